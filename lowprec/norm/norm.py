@@ -25,6 +25,7 @@ from .sums import IN_TURN, ColumnSum, Welford
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 _COLUMNS = ColumnSum()
+_OF_FORMULAS = {"name", "forward", "backward", "unweighted", "source", "validated_against"}
 _OUTPUTS = ("y", "dx", "dweight", "dbias")
 
 
@@ -78,7 +79,8 @@ class Norm(Value):
     functions : tuple of (str, SpecialFunction)
         Special functions, each with its name in the formulas.
     unweighted : Norm, optional
-        Norm that is applied if no weight is given; by default, this one with a weight of ones.
+        Norm that is applied if no weight is given; by default, this one with a weight of ones. `with_` replaces fields
+        other than formulas in it too.
     dtypes : tuple of str
         Dtypes of x for which the formulas hold.
     source : str
@@ -132,9 +134,29 @@ class Norm(Value):
                 raise ValueError(f"{caller}: {field} must assign {output!r}, got {brief_repr(text)}")
 
     def with_(self, **changes: Any) -> Self:
-        """Return a norm with the given fields replaced; `order` also replaces `row_orders` that are not given."""
+        """Return a norm with the given fields replaced, also in `unweighted`, which keeps its formulas.
+
+        `order` also replaces `row_orders` that are not given.
+
+        Raises
+        ------
+        TypeError
+            If a field does not exist.
+        ValueError
+            If a field is out of range, or the order of the sums is given without `moments`, which have their own order.
+        """
+        orders = sorted(changes.keys() & {"order", "row_orders"})
+        if orders and self.moments is not None and "moments" not in changes:
+            raise ValueError(
+                f"Norm {self.name}: moments must be given with {orders[0]}, which does not change the order of "
+                f"{self.moments}, got {orders[0]} alone"
+            )
+        more: dict[str, Any] = {"row_orders": ()} if "order" in changes else {}
+        shared = {field: value for field, value in changes.items() if field not in _OF_FORMULAS}
+        if self.unweighted is not None and shared:
+            more["unweighted"] = self.unweighted.with_(**shared)
         changed = super().with_(**changes)
-        return dataclasses.replace(changed, **{"row_orders": ()} | changes) if "order" in changes else changed
+        return dataclasses.replace(changed, **more | changes) if more else changed
 
     def order_for(self, rows: int) -> OrderRule:
         """Return the order of the sums of each row if there are `rows` rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,15 +64,10 @@ def samples(n: int, count: int, operands: int, dtype: np.dtype[Any], seed: int, 
         return [np.array([pair[i] for pair in rows]).reshape(count, n).astype(dtype) for i in range(operands)]
 
 
-class Found(NamedTuple):
-    """Order that was found, and the number of samples on which it was compared."""
-
-    order: Order
-    samples: int
-
-
-def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int, seed: int) -> Found:
+def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int, seed: int) -> Order:
     """Return the order with the formats and fused products that give the callable's bits on all samples.
+
+    `validated_against` has the number of samples.
 
     Raises
     ------
@@ -89,8 +84,8 @@ def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int,
             f"{float(again[row])!r}",
             probed.evidence(*(x[row] for x in inputs), got=np.array([got[row], again[row]])),
         )
-    negative = np.full(probed.n, -0.0)
-    order = order.with_(name=order.name, from_zero=bool(np.copysign(1, probed(negative)) > 0))
+    from_zero = bool(np.copysign(1, probed(np.full(probed.n, -0.0))) > 0)
+    order = order.with_(name=order.name, from_zero=from_zero)
     best, fewest = None, np.zeros(0, int)
     candidates = _candidates(probed, order, is_exact)
     flushing = [c for c in candidates if c.sum_format == "float32" and not c.step_formats and c.dtype in FLUSHED]
@@ -100,7 +95,8 @@ def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int,
             mine = mine.astype(np.float64)
         wrong = np.flatnonzero(bits(mine) != bits(got))
         if not len(wrong):
-            return Found(candidate, len(got))
+            about = f"0 of {len(got)} sums of {probed.name} differ"
+            return candidate.with_(name=order.name, validated_against=about)
         if best is None or len(wrong) < len(fewest):
             best, fewest, expected = candidate, wrong, mine
     assert best is not None
@@ -141,7 +137,10 @@ def _candidates(probed: Probed, order: Order, is_exact: bool) -> list[Order]:
         return [named(sum_format=fmt) for fmt in sorted(FORMATS, key=lambda f: f != order.dtype)]
     steps, formats = order.steps, _step_formats(probed, order.steps)
     is_fused = _fused_products(probed, steps) if probed.operands == 2 else [False] * probed.n
-    written, numbers = _with_products(probed.n, steps, is_fused)
+    # Of two elements that are added, the first product is rounded, or the last one.
+    last_of_two = {terms[1] for terms in steps if len(terms) == 2 and max(terms) < probed.n}
+    fused = [_with_products(probed.n, steps, each)
+             for each in (is_fused, [is_fused[k] and k not in last_of_two for k in range(probed.n)])]  # fmt: skip
     usual = Counter([*formats, order.out_format]).most_common(1)[0][0]
     found = []
     for last in sorted(FORMATS, key=lambda f: f != usual):
@@ -149,33 +148,13 @@ def _candidates(probed: Probed, order: Order, is_exact: bool) -> list[Order]:
         common = Counter(each).most_common(1)[0][0]
         plain = named(sum_format=common, step_formats=tuple(enumerate(each)))
         exact = all(is_fused) and all(DTYPES[f].itemsize >= 2 * probed.dtype.itemsize for f in each)
-        product = min(common, order.dtype, key=lambda f: DTYPES[f].itemsize)
-        if probed.operands == 1 or exact or (not any(is_fused) and product == common):
-            found.append(plain)
-            if exact and probed.operands == 2:  # only products that overflow or vanish show
-                found += [plain.with_(name=order.name, steps=some, fma=True) for some in _fused_steps(probed.n, plain)]
-        else:
-            with_products = tuple((i, product if old is None else each[old]) for i, old in enumerate(numbers))
-            found.append(plain.with_(name=order.name, steps=written, fma=True, step_formats=with_products))
-    return found
-
-
-def _fused_steps(n: int, order: Order) -> list[Steps]:
-    """Return two variants of the steps: of two elements that are added, the first or the last product is rounded."""
-    found = []
-    for last in (False, True):
-        steps: list[tuple[int, ...]] = []
-        number = list(range(n))
-        for terms in order.steps:
-            pair = sorted(terms, reverse=last)
-            if max(pair) < n:
-                steps.append((pair[0],))
-                terms = (n + len(steps) - 1, pair[1])
-            else:
-                terms = tuple(number[term] for term in terms)
-            steps.append(terms)
-            number.append(n + len(steps) - 1)
-        found.append(tuple(steps))
+        product = common if exact else min(common, order.dtype, key=lambda f: DTYPES[f].itemsize)
+        is_plain = probed.operands == 1 or exact or (not any(is_fused) and product == common)
+        found += [plain] * is_plain
+        if probed.operands == 2 and (exact or not is_plain):
+            for written, numbers in fused if exact else fused[:1]:  # exact: only products that overflow or vanish show
+                with_products = tuple((i, product if old is None else each[old]) for i, old in enumerate(numbers))
+                found.append(plain.with_(name=order.name, steps=written, fma=True, step_formats=with_products))
     return found
 
 

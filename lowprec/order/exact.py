@@ -115,7 +115,17 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     if c.dtype == np.float32:
         return fma(a, b, c)
     with np.errstate(all="ignore"):
-        return _fused_float64(a, b, c)
+        high = a * b
+        upper, upper_low = _two_sum(c, _product_error(a, b, high))
+        total, lower = _two_sum(high, upper)
+        result: Array = total + _add_to_odd(upper_low, lower)
+    sizes = [np.abs(x) for x in (a, b, c)]
+    usual = (sizes[2] == 0) | ((sizes[2] < _LARGE) & (sizes[2] > _SMALL))
+    for size in sizes[:2]:
+        usual &= (size < _LARGE) & (size > _SMALL)
+    for i in np.flatnonzero(~usual):
+        result.flat[i] = _exactly(float(a.flat[i]), float(b.flat[i]), float(c.flat[i]))
+    return result
 
 
 def flushed(x: Array) -> Array:
@@ -134,22 +144,6 @@ def flushed_sum(a: Array, b: Array) -> Array:
         near = np.abs((total * 2.0**64).astype(np.float32))
         is_tiny = (np.abs(total) < 2.0**-125) & (near < 2.0**-62)
         found: Array = np.where(is_tiny, total * 0, total).astype(np.float32)
-    return found
-
-
-def _fused_float64(a: Array, b: Array, c: Array) -> Array:
-    high = a * b
-    low = _product_error(a, b, high)
-    upper, upper_low = _two_sum(c, low)
-    total, lower = _two_sum(high, upper)
-    result = total + _add_to_odd(upper_low, lower)
-    sizes = [np.abs(x) for x in (a, b, c)]
-    usual = (sizes[2] == 0) | ((sizes[2] < _LARGE) & (sizes[2] > _SMALL))
-    for size in sizes[:2]:
-        usual &= (size < _LARGE) & (size > _SMALL)
-    for i in np.flatnonzero(~usual):
-        result.flat[i] = _exactly(float(a.flat[i]), float(b.flat[i]), float(c.flat[i]))
-    found: Array = result
     return found
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import to_like, to_numpy
+from .._arrays import to_numpy
 from .._checks import brief_repr, check_int, check_positive
 from .._fpenv import with_default_fpenv
 from .arithmetic import KINDS, bits, samples
 from .order import DTYPES, FORMATS, FormatName, Order
-from .probed import RevealError, check_callable, check_options, name_of, takes_tensors
+from .probed import Call, RevealError, check_callable, check_options, name_of
 from .reveal import MOST, SECONDS, reveal
 
 Array = NDArray[Any]
@@ -255,7 +255,8 @@ class _Product:
     def __init__(
         self, function: Callable[..., Any], k: int, n: int, dtype: FormatName, operands: int, most: int, seed: int
     ) -> None:  # fmt: skip
-        self.function, self.name, self.k, self.n = function, name_of(function), k, n
+        self.call = Call(function, DTYPES[dtype], lambda found: np.asarray(to_numpy(found)))
+        self.name, self.k, self.n = name_of(function), k, n
         self.fmt, self.dtype, self.operands = dtype, DTYPES[dtype], operands
         self.shape = (n,) if operands == 2 else None  # of the results of one row
         rng = np.random.default_rng(seed)
@@ -270,16 +271,9 @@ class _Product:
         RevealError
             If the function raises, or returns anything but numbers of the shape of a product, or of the first results.
         """
-        tensors = takes_tensors(self.function)
-        inputs = [to_like("batch_invariance", x, "torch", self.dtype) if tensors else x.copy() for x in matrices]
         evidence = dict(zip("ab", matrices, strict=False))
-        try:
-            found: Array = np.asarray(to_numpy(self.function(*inputs)))
-        except Exception as error:
-            raise RevealError(
-                f"batch_invariance: {self.name} must take matrices {' and '.join(str(x.shape) for x in matrices)} of "
-                f"{self.dtype.name}, got {type(error).__name__}: {brief_repr(str(error))[1:-1]}", evidence,
-            ) from error  # fmt: skip
+        what = f"matrices {' and '.join(str(x.shape) for x in matrices)} of {self.dtype.name}"
+        found: Array = self.call("batch_invariance", what, matrices, evidence)
         rows = len(matrices[0])
         if self.shape is None and found.shape[:1] == (rows,) and found.size:
             self.shape = found.shape[1:]

@@ -227,7 +227,8 @@ class Order(Value):
                 return values.pop(term)
             x: NDArray[Any] = columns[0][term].astype(_wider(columns[0].dtype, fmt))
             if len(columns) == 2:
-                x = self._rounded_product(x, columns[1][term].astype(x.dtype))
+                y = columns[1][term].astype(x.dtype)
+                x = flushed_sum(x.astype(np.float64) * y, np.array(-0.0)) if self.flush else x * y
             x = cast(x, fmt)
             return x + fmt.type(0) if starts and self.from_zero else x
 
@@ -251,12 +252,6 @@ class Order(Value):
             wide = _wider(fmt, left.dtype, right.dtype)
             values[n + i] = cast(left.astype(wide) + right.astype(wide), fmt)
         return value(n + len(self.steps) - 1, starts=True)
-
-    def _rounded_product(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-        if not self.flush:
-            product: NDArray[Any] = a * b
-            return product
-        return flushed_sum(a.astype(np.float64) * b.astype(np.float64), np.array(-0.0))
 
     def __str__(self) -> str:
         return expression(self.n, self.steps)

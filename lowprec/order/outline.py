@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from .summation_tree import SumNode
+from .summation_tree import ProductLeaf, SumNode
 from .summation_tree import drawing as tree_drawing
 
 _BOXES = 400  # largest number of boxes in a legible drawing
@@ -16,11 +15,12 @@ class _Rounded(int):
     """Index of an element with a product that is rounded before it is added."""
 
 
-class _Sum(NamedTuple):
-    """Terms that are added one by one from left to right, or in one operation."""
+_AT_ONCE = ("add in one operation",)
 
-    terms: tuple[_Sum | str, ...]
-    at_once: bool = False
+
+def _sum(terms: Sequence[SumNode | str], at_once: bool = False) -> SumNode:
+    """Return the sum of terms that are added one by one from left to right, or in one operation."""
+    return SumNode(_AT_ONCE if at_once else ("add",) if len(terms) == 2 else ("add from the top",), tuple(terms))
 
 
 def expression(n: int, steps: Sequence[Sequence[int]]) -> str:
@@ -34,17 +34,16 @@ def expression(n: int, steps: Sequence[Sequence[int]]) -> str:
     >>> expression(6, [(0, 1), (6, 2), (7, 3), (4, 5), (8, 9)])
     'sum(x[0:4]) + (x[4] + x[5])'
     """
-    outline = _outline(n, steps)
-    return outline if isinstance(outline, str) else _text(outline)
+    return _text(_outline(n, steps))
 
 
-def _text(node: _Sum | str) -> str:
-    if isinstance(node, str):
-        return node
-    if node.at_once:
-        return f"fused({', '.join(map(_text, node.terms))})"
+def _text(node: SumNode | ProductLeaf | str) -> str:
+    if not isinstance(node, SumNode):
+        return str(node)
+    if node.does is _AT_ONCE:
+        return f"fused({', '.join(map(_text, node.of))})"
     head, elements = "", list[str]()
-    for term in node.terms:
+    for term in node.of:
         if isinstance(term, str):
             elements.append(term)
             continue
@@ -82,25 +81,13 @@ def drawing(n: int, steps: Sequence[Sequence[int]], title: str) -> str:
         If the drawing would have more than 400 boxes.
     """
     outline = _outline(n, steps)
-    boxes = _boxes(outline)
-    if boxes > _BOXES:
+    tree = outline if isinstance(outline, SumNode) else SumNode(("result",), (outline,))
+    if (boxes := len(tree.listed())) > _BOXES:
         raise ValueError(f"drawing: order must have at most {_BOXES} boxes, got {boxes}; print it instead")
-    tree = _tree(outline)
-    return tree_drawing(tree if isinstance(tree, SumNode) else SumNode(("result",), (tree,)), title)
+    return tree_drawing(tree, title)
 
 
-def _tree(node: _Sum | str) -> SumNode | str:
-    if isinstance(node, str):
-        return node
-    does = "add in one operation" if node.at_once else "add" if len(node.terms) == 2 else "add from the top"
-    return SumNode((does,), tuple(map(_tree, node.terms)))
-
-
-def _boxes(node: _Sum | str) -> int:
-    return 1 if isinstance(node, str) else 1 + sum(map(_boxes, node.terms))
-
-
-def _outline(n: int, steps: Sequence[Sequence[int]]) -> _Sum | str:
+def _outline(n: int, steps: Sequence[Sequence[int]]) -> SumNode | str:
     """Return nested sums; each begins with the partial sum on the longest path of its subtree.
 
     The recursion follows only branches off the longest paths, so its depth is at most log2(n).
@@ -109,12 +96,12 @@ def _outline(n: int, steps: Sequence[Sequence[int]]) -> _Sum | str:
     for terms in steps:
         size.append(sum(size[term] for term in terms))
 
-    def term_of(node: int) -> int | _Sum | str:
+    def term_of(node: int) -> int | SumNode | str:
         if node < n:
             return node
         return _Rounded(steps[node - n][0]) if len(steps[node - n]) == 1 else outline(node)
 
-    def outline(node: int) -> _Sum | str:
+    def outline(node: int) -> SumNode | str:
         if node >= n and len(steps[node - n]) == 1:
             return _slices([_Rounded(steps[node - n][0])], n)[0]
         others: list[int] = []
@@ -124,31 +111,29 @@ def _outline(n: int, steps: Sequence[Sequence[int]]) -> _Sum | str:
                 first, second = second, first
             others.append(second)
             node = first
-        head: int | _Sum | str = node
+        head: int | SumNode | str = node
         is_fused = node >= n and len(steps[node - n]) == 1
         if is_fused:  # the first product is always rounded, and is not marked before products that are not
             head = steps[node - n][0] if others and others[-1] < n else _Rounded(steps[node - n][0])
         elif node >= n:
-            head = _Sum(tuple(_slices([term_of(t) for t in steps[node - n]], n)), at_once=True)
+            head = _sum(_slices([term_of(t) for t in steps[node - n]], n), at_once=True)
         terms = [head, *(term_of(t) for t in reversed(others))]
         if not is_fused and _steps_back(terms):  # the first two elements in either order
             terms[:2] = terms[1::-1]
         parts = _slices(terms, n)
-        return parts[0] if terms[0] == parts[0] else _Sum(tuple(parts))
+        return parts[0] if terms[0] == parts[0] else _sum(parts)
 
     return outline(n + len(steps) - 1)
 
 
-def _steps_back(terms: Sequence[int | _Sum | str]) -> bool:
-    first, second, third = (*terms, "", "", "")[:3]
-    if not (isinstance(first, int) and isinstance(second, int) and isinstance(third, int)):
-        return False
-    return first - second == third - first
+def _steps_back(terms: Sequence[int | SumNode | str]) -> bool:
+    first = [term for term in terms[:3] if isinstance(term, int)]
+    return len(first) == 3 and first[0] - first[1] == first[2] - first[0]
 
 
-def _slices(terms: Sequence[int | _Sum | str], n: int) -> list[_Sum | str]:
+def _slices(terms: Sequence[int | SumNode | str], n: int) -> list[SumNode | str]:
     """Return terms with elements as ``x[i]``, and three or more of constant stride as a slice."""
-    parts: list[_Sum | str] = []
+    parts: list[SumNode | str] = []
     at = 0
     while at < len(terms):
         first = terms[at]
@@ -159,9 +144,7 @@ def _slices(terms: Sequence[int | _Sum | str], n: int) -> list[_Sum | str]:
         run = [first]
         for place in range(at + 1, len(terms)):
             term = terms[place]
-            if not isinstance(term, int) or type(term) is not type(first):
-                break
-            if len(run) > 1 and term - run[-1] != run[1] - run[0]:
+            if not isinstance(term, type(first)) or (len(run) > 1 and term - run[-1] != run[1] - run[0]):
                 break
             run.append(term)
         text = f"x[{first}]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -49,6 +49,27 @@ def check_callable(caller: str, function: Any) -> None:
         raise TypeError(f"{caller}: function must be callable, got {brief_repr(function)}")
 
 
+class Call:
+    """Call of a function with arrays or tensors of a dtype; its errors and those of `convert` become `RevealError`."""
+
+    def __init__(
+        self, function: Callable[..., Any], dtype: np.dtype[Any], convert: Callable[[Any], Any] = lambda found: found
+    ) -> None:  # fmt: skip
+        self.function, self.dtype, self.takes_tensors, self.convert = function, dtype, takes_tensors(function), convert
+
+    def __call__(self, caller: str, what: str, given: Sequence[Array], evidence: Mapping[str, Any]) -> Any:
+        """Return the converted result for copies of the given arrays, which messages call `what`."""
+        inputs = [to_like(caller, x, "torch", self.dtype) if self.takes_tensors else x.copy() for x in given]
+        try:
+            with np.errstate(all="ignore"):  # inputs overflow on purpose
+                return self.convert(self.function(*inputs))
+        except Exception as error:
+            raise RevealError(
+                f"{caller}: {name_of(self.function)} must take {what}, got {type(error).__name__}: "
+                f"{brief_repr(str(error))[1:-1]}", evidence,
+            ) from error  # fmt: skip
+
+
 class Probed:
     """Callable of one or two vectors that returns one number.
 
@@ -72,11 +93,11 @@ class Probed:
         self, function: Callable[..., Any], n: int, dtype: FormatName, operands: int, seconds: float,
         progress: Callable[[int], object] | None,
     ) -> None:  # fmt: skip
-        self.function, self.n, self.dtype, self.operands = function, n, DTYPES[dtype], operands
+        self.n, self.dtype, self.operands = n, DTYPES[dtype], operands
         self.name = name_of(function)
         self.seconds, self.progress, self.calls = seconds, progress, 0
         self._start = self._first = self._shown = time.monotonic()
-        self._takes_tensors = takes_tensors(function)
+        self._call = Call(function, self.dtype)
         self.out_format: FormatName | None = None
 
     def given(self, *vectors: Array) -> tuple[Array, ...]:
@@ -98,21 +119,9 @@ class Probed:
             If the callable raises, returns anything but one real number of one dtype, or the time is up.
         """
         self._watch()
-        given = self.given(*vectors)
-        inputs = [to_like("reveal", x, "torch", self.dtype) if self._takes_tensors else x.copy() for x in given]
+        what = f"{'two vectors' if self.operands == 2 else 'a vector'} of {self.n} {self.dtype.name} numbers"
         self.calls += 1
-        try:
-            with np.errstate(all="ignore"):  # inputs overflow on purpose
-                returned = self.function(*inputs)
-        except Exception as error:
-            what = f"{'two vectors' if self.operands == 2 else 'a vector'} of {self.n} {self.dtype.name} numbers"
-            raise RevealError(
-                f"reveal: {self.name} must take {what}, got {type(error).__name__}: {brief_repr(str(error))[1:-1]}",
-                self.evidence(*vectors),
-            ) from error
-        return self._number(returned, vectors)
-
-    def _number(self, returned: Any, vectors: tuple[Array, ...]) -> float:
+        returned = self._call("reveal", what, self.given(*vectors), self.evidence(*vectors))
         try:
             array = np.asarray(to_numpy(returned))
         except (TypeError, ValueError, RuntimeError):

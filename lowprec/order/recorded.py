@@ -132,17 +132,13 @@ def next_probes(
     n = check_int("reveal", "n", n, 1, MOST)
     operands, seed = check_options("reveal", dtype, operands, seed)
     check_choice("reveal", "out_format", out_format, (None, *FORMATS))
-    function: Callable[..., Any] = Recorded(dumps, n, dtype, out_format or dtype, operands)
-    assert isinstance(function, Recorded)
+    function = Recorded(dumps, n, dtype, out_format or dtype, operands)
     try:
-        order = reveal(function, n, dtype=dtype, operands=operands, seed=seed)
+        order = reveal(function, n, dtype=dtype, operands=operands, seed=seed).with_(name="answers")
     except RevealError:
         if not function.missing:
             raise
-        order = None
-    if order is not None:
-        order = order.with_(name="answers")
-    return order if order is not None and not function.missing else _arrays(function.missing.values())
+    return _arrays(function.missing.values()) if function.missing else order
 
 
 def dump(function: Callable[..., Any], n: int, *, rows: int = 64, dtype: FormatName = "float32", operands: int = 1,

@@ -88,5 +88,4 @@ def reveal(
         about = "nothing: terms that are added in one operation have an arithmetic of their own, see lowprec.identify"
         return order.with_(name=order.name, source=f"revealed by {probed.calls} calls", validated_against=about)
     found = find_arithmetic(probed, order, is_exact=tree.is_exact, count=samples, seed=seed)
-    about = f"0 of {found.samples} sums of {probed.name} differ"
-    return found.order.with_(name=order.name, source=f"revealed by {probed.calls} calls", validated_against=about)
+    return found.with_(name=order.name, source=f"revealed by {probed.calls} calls")

@@ -334,20 +334,17 @@ class TorchCascade(OrderRule):
             self._vector_sum(steps, range(n))
             return
         whole = n - n % width
-        rest = list(range(whole, n))
         sums = []
         for lane in range(lanes):
             terms = [steps.add(*range(start + lane, start + width, lanes)) for start in range(0, whole, width)]
             sums.append(self._vector_sum(steps, terms))
-        head = [steps.in_turn(rest)] if rest else []
-        steps.in_turn([*head, *sums])
+        steps.in_turn([*range(whole, n), *sums])
 
     def _vector_sum(self, steps: Steps, terms: Sequence[int]) -> int:
         """Return the sum of one lane of all vectors."""
         whole = len(terms) - len(terms) % self.sums
         sums = [self._cascade(steps, terms[k : whole : self.sums]) for k in range(self.sums)] if whole else []
-        head = [steps.in_turn([*sums[:1], *terms[whole:]])]
-        return steps.in_turn([*head, *sums[1:]])
+        return steps.in_turn([*sums[:1], *terms[whole:], *sums[1:]])
 
     def _cascade(self, steps: Steps, terms: Sequence[int]) -> int:
         """Return the sum of running sums on several levels: after 2^power terms, a level's sum is added to the next."""

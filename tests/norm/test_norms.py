@@ -186,8 +186,8 @@ def test_values_are_those_of_float64(name, dtype):
 
 RSQRT = ("rsqrt", Approximate("rsqrt"))
 MUTANTS = {
-    "sequential": lambda norm: norm.with_(order=lp.orders["sequential"], backward_order=None),
-    "fused": lambda norm: norm.with_(order=norm.order.with_(fma=not norm.order.fma)),
+    "sequential": lambda norm: norm.with_(order=lp.orders["sequential"], backward_order=None, moments=norm.moments),
+    "fused": lambda norm: norm.with_(order=norm.order.with_(fma=not norm.order.fma), moments=norm.moments),
     "divided": lambda norm: norm.with_(forward=norm.forward.replace("(1 / sum(e))", "1 / sum(e)")),
     "not rounded": lambda norm: norm.with_(forward=norm.forward.replace("round(", "(")),
     "reciprocal": lambda norm: norm.with_(forward=norm.forward.replace("/ n", "* (1 / n)")),
@@ -289,6 +289,21 @@ ROWS = np.ones((2, 3), np.float32)
 MOMENTS = lp.Norm("mine", "y = x", moments=Welford())
 
 
+def test_with_replaces_fields_of_the_norm_without_a_weight():
+    x = np.random.default_rng(0).standard_normal((40, 100)).astype(np.float32)
+    plain = lp.Norm("plain", "y = x / sum(x)")
+    norm = lp.Norm("mine", "y = x / sum(x) * weight", unweighted=plain).with_(order=lp.orders["halving"])
+    want = plain.with_(order=lp.orders["halving"])(x)
+    np.testing.assert_array_equal(norm(x), want)
+    assert (want != plain(x)).any()
+    assert norm.with_(unweighted=plain).unweighted == plain
+    layer_norm = lp.norms["torch_cpu_layer_norm"]
+    lanes = layer_norm.with_(order=lp.orders["halving"], moments=Welford(4)).unweighted
+    assert (lanes.order, lanes.moments, lanes.forward) == (
+        lp.orders["halving"], Welford(4), layer_norm.unweighted.forward
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("name", "dtype"), ENTRIES)
 def test_no_rows_have_no_outputs_and_gradients_of_zero(name, dtype):
     x, dy, weight, bias = operands(5, dtype, 0)
@@ -323,6 +338,7 @@ def test_no_rows_have_no_outputs_and_gradients_of_zero(name, dtype):
         (lambda: lp.Norm("mine", "y = x * 'a'"), "formulas must be assignments of"),
         (lambda: lp.Norm("mine", "y, z = sum(x)")(ROWS), r"names assigned by sum\(x\) must be 1, got y, z"),
         (lambda: MOMENTS.with_(forward="y = moments(x) * x")(ROWS), "moments must be assigned to two names"),
+        (lambda: MOMENTS.with_(order=lp.orders["halving"]), "moments must be given with order, which does not change"),
         (lambda: lp.Norm("mine", "y = x", order="halving"), "order must be of class OrderRule, got 'halving'"),
         (lambda: lp.Norm("mine", "y = x", columns=3), "columns must be of class ColumnSum, got 3"),
         (lambda: lp.Norm("mine", "y = x", moments=3), "moments must be of class Welford or None, got 3"),
