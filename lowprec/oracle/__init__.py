@@ -24,7 +24,6 @@ from . import tables as tables
 from .accumulators import ACCUMULATORS as ACCUMULATORS
 from .accumulators import FORMATS as FORMATS
 from .accumulators import Accumulator as Accumulator
-from .accumulators import AnyRule as AnyRule
 from .accumulators import ExactSum as ExactSum
 from .accumulators import Sequential as Sequential
 from .accumulators import tf32_code as tf32_code
@@ -35,6 +34,8 @@ from .ieee import sequential_f32 as sequential_f32
 from .machines.amd import ExactGroups as ExactGroups
 from .machines.amd import FlooredSum as FlooredSum
 from .machines.amd import FlushedPairs as FlushedPairs
+from .machines.base import DotRule as DotRule
+from .machines.base import Scales as Scales
 from .machines.cpu import FlushedFma as FlushedFma
 from .machines.cpu import Lanes as Lanes
 from .machines.cpu import Odd as Odd
@@ -43,7 +44,6 @@ from .machines.cpu import ScaledGroups as ScaledGroups
 from .machines.fused import ADA_FP8 as ADA_FP8
 from .machines.fused import HOPPER_FP8 as HOPPER_FP8
 from .machines.fused import Rule as Rule
-from .machines.fused import Scales as Scales
 from .machines.fused import fused_dot as fused_dot
 from .machines.halves import Halves as Halves
 from .machines.ibm import DL16 as DL16

@@ -5,14 +5,14 @@ The rules of tensor cores and matrix cores are the published ones, implemented i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from .ieee import exact_dot, sequential
 from .machines.amd import ExactGroups, FlooredSum, FlushedPairs
+from .machines.base import Codes, DotRule
 from .machines.cpu import BOCHS, FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
-from .machines.fused import Rule, Scales
+from .machines.fused import Rule
 from .machines.halves import Halves
 from .machines.ibm import ChunkSums
 from .machines.rdna import FlooredPairs, Output, SignFrame
@@ -34,7 +34,6 @@ from .values import (
     FLOAT64,
     TF32,
     UE4M3,
-    AnyFormat,
     Fields,
 )
 
@@ -47,73 +46,30 @@ FORMATS = {
 
 
 @dataclass(frozen=True)
-class Sequential:
+class Sequential(DotRule):
     """Sequential fused multiply-adds in increasing k."""
 
     c_format: Fields = FLOAT32
 
-    def dot(
-        self,
-        a: Sequence[int],
-        b: Sequence[int],
-        c_bits: int,
-        a_format: AnyFormat,
-        b_format: AnyFormat,
-        scales: Scales | None = None,
-    ) -> int:
-        """Return the dot product of two code vectors plus c."""
-        if scales is not None:
-            raise ValueError("the instruction has no scales")
-        return sequential(a, b, c_bits, a_format, b_format, self.c_format)
+    def sum_products(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add the products of two code vectors to c."""
+        return sequential(a, b, c_bits, fa, fb, self.c_format)
 
 
 @dataclass(frozen=True)
-class ExactSum:
+class ExactSum(DotRule):
     """The exact sum of all products and c, rounded once at the end."""
 
-    @property
-    def c_format(self) -> Fields:
-        """Format of c and of results."""
-        return FLOAT32
-
-    def dot(
-        self,
-        a: Sequence[int],
-        b: Sequence[int],
-        c_bits: int,
-        a_format: AnyFormat,
-        b_format: AnyFormat,
-        scales: Scales | None = None,
-    ) -> int:
-        """Return the dot product of two code vectors plus c."""
-        if scales is not None:
-            raise ValueError("an exact sum has no scales")
-        return exact_dot(a, b, c_bits, a_format, b_format)
-
-
-Cpu: TypeAlias = FlushedFma | Lanes | Odd | RoundedGroups | ScaledGroups
-Rdna: TypeAlias = SignFrame | FlooredPairs
-AnyRule: TypeAlias = (
-    Rule
-    | Halves
-    | Sequential
-    | ExactGroups
-    | FlushedPairs
-    | FlooredSum
-    | ExactSum
-    | Rdna
-    | PartialSums
-    | FidelityPhases
-    | ChunkSums
-    | Cpu
-)
+    def sum_products(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add the products of two code vectors to c."""
+        return exact_dot(a, b, c_bits, fa, fb)
 
 
 @dataclass(frozen=True)
 class Accumulator:
     """A rule, its operand formats (in any pairing), and the format and block length of its scales."""
 
-    rule: AnyRule
+    rule: DotRule
     inputs: tuple[str, ...]
     scales: tuple[Fields, int] | None = None
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .accumulators import AnyRule
 from .ieee import fma32, ieee_sum
+from .machines.base import DotRule
 from .values import FLOAT32, AnyFormat, Exact, decode, encode
 
 _NEGATIVE_ZERO = 1 << FLOAT32.width  # as c, it leaves a product unchanged
@@ -47,7 +47,7 @@ class Order:
         a: Sequence[int],
         b: Sequence[int],
         scales: Sequence[tuple[int, int]],
-        rule: AnyRule,
+        rule: DotRule,
         a_format: AnyFormat,
         b_format: AnyFormat,
         block: int,

@@ -6,24 +6,26 @@ been proposed for the FP8 units of Hopper and Ada.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
-from .accumulators import AnyRule, Cpu, ExactSum, Rdna, Sequential
+from .accumulators import ExactSum, Sequential
 from .casts import Away
 from .machines.amd import ExactGroups, FlooredSum, FlushedPairs
+from .machines.base import Codes, DotRule
 from .machines.cpu import FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
-from .machines.fused import Rule, Scales
+from .machines.fused import Rule
 from .machines.halves import Halves
 from .machines.ibm import ChunkSums
-from .machines.rdna import FlooredPairs, SignFrame
+from .machines.rdna import FlooredPairs, Rdna, SignFrame
 from .machines.riscv import BulkSums, PartialSums
 from .machines.tenstorrent import FidelityPhases
-from .values import FLOAT32, AnyFormat
+from .values import FLOAT32, Fields
 
 _HALF = Fraction(1, 2)
+_Cpu: TypeAlias = FlushedFma | Lanes | Odd | RoundedGroups | ScaledGroups
 
 
 def _two_roundings(nu: Fraction, odd: bool, *_: Any) -> bool:
@@ -140,7 +142,7 @@ def wrong_fused(r: Rule) -> dict[str, Rule]:
     return {name: replace(r, **change) for name, change in changes.items()}
 
 
-def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
+def wrong_rules(rule: DotRule) -> dict[str, DotRule]:
     """Return the wrong rules similar to any rule of an accumulator."""
     match rule:
         case Rule():
@@ -162,7 +164,7 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
                 "CDNA2": FlushedPairs(group), "CDNA3": FlooredSum(8), "NVIDIA": Rule(group, 24, output="f32"),
             }  # fmt: skip
         case FlushedPairs(group=group):
-            mutants: dict[str, AnyRule] = {
+            mutants: dict[str, DotRule] = {
                 "subnormals live": replace(rule, flush=False), "CDNA1": ExactGroups(group),
                 "twice the group": replace(rule, group=2 * group), "CDNA3": FlooredSum(8),
             }  # fmt: skip
@@ -194,14 +196,14 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
                 "NVIDIA": Rule(64, 40, output="f32"),
             }  # fmt: skip
         case Sequential():
-            wrong: dict[str, AnyRule] = {"last first": Backwards(rule.c_format)}
+            wrong: dict[str, DotRule] = {"last first": Backwards(rule.c_format)}
             return {**wrong, "an exact sum": ExactGroups(64)} if rule.c_format == FLOAT32 else wrong
         case FlushedFma() | Lanes() | Odd() | RoundedGroups() | ScaledGroups():
             return _wrong_of_cpus(rule)
     raise AssertionError(f"{type(rule).__name__} needs wrong neighbours here, which the compared inputs must refute")
 
 
-def _wrong_of_rdna(rule: Rdna) -> dict[str, AnyRule]:
+def _wrong_of_rdna(rule: Rdna) -> dict[str, DotRule]:
     match rule:
         case SignFrame(group=group):
             return {
@@ -212,7 +214,7 @@ def _wrong_of_rdna(rule: Rdna) -> dict[str, AnyRule]:
                 **_wrong_results(rule),
             }  # fmt: skip
         case FlooredPairs(group=group, order=order):
-            near_pairs: dict[str, AnyRule] = {
+            near_pairs: dict[str, DotRule] = {
                 "cut toward zero": replace(rule, down=False),
                 "one fraction bit less": replace(rule, fraction_bits=23), "RDNA3": SignFrame(2, output=rule.output),
                 "another order": replace(rule, order=(1, 0) if not order else ()), **_wrong_results(rule),
@@ -220,11 +222,11 @@ def _wrong_of_rdna(rule: Rdna) -> dict[str, AnyRule]:
             return {**near_pairs, "all aligned together": replace(rule, in_pairs=False)} if group > 2 else near_pairs
 
 
-def _wrong_results(rule: Rdna) -> dict[str, AnyRule]:
+def _wrong_results(rule: Rdna) -> dict[str, DotRule]:
     """Return the wrong rules that a format of results can show: those of the last bits only in float32."""
     if rule.output == "float16":
         return {}
-    wrong: dict[str, AnyRule] = (
+    wrong: dict[str, DotRule] = (
         {"subnormals live": replace(rule, keep=True)}
         if isinstance(rule, SignFrame)
         else {"a small negative c counts": replace(rule, drops=False)}
@@ -236,8 +238,8 @@ def _wrong_results(rule: Rdna) -> dict[str, AnyRule]:
     return {**wrong, "other leading bits": bits, "CDNA1": ExactGroups(rule.group)}
 
 
-def _wrong_of_riscv(rule: PartialSums) -> dict[str, AnyRule]:
-    wrong: dict[str, AnyRule] = {"twice the group": replace(rule, group=2 * rule.group), "CDNA1": ExactGroups(2)}
+def _wrong_of_riscv(rule: PartialSums) -> dict[str, DotRule]:
+    wrong: dict[str, DotRule] = {"twice the group": replace(rule, group=2 * rule.group), "CDNA1": ExactGroups(2)}
     wrong["half the group"] = replace(rule, group=rule.group // 2)
     if rule.partial != "exact":
         wrong["partial sums not rounded"] = replace(rule, partial="exact")
@@ -251,8 +253,8 @@ def _wrong_of_riscv(rule: PartialSums) -> dict[str, AnyRule]:
     return wrong
 
 
-def _wrong_of_tenstorrent(rule: FidelityPhases) -> dict[str, AnyRule]:
-    wrong: dict[str, AnyRule] = {
+def _wrong_of_tenstorrent(rule: FidelityPhases) -> dict[str, DotRule]:
+    wrong: dict[str, DotRule] = {
         "groups of 16": replace(rule, together=16), "groups of 4": replace(rule, together=4),
         "one fraction bit less": replace(rule, fraction_bits=9), "products truncated": replace(rule, truncated=True),
         "slices exchanged": replace(rule, swapped=True), "exact": ExactGroups(4),
@@ -260,7 +262,7 @@ def _wrong_of_tenstorrent(rule: FidelityPhases) -> dict[str, AnyRule]:
     return {**wrong, "one phase more": replace(rule, phases=(*rule.phases, len(rule.phases)))}
 
 
-def _wrong_of_ibm(rule: ChunkSums) -> dict[str, AnyRule]:
+def _wrong_of_ibm(rule: ChunkSums) -> dict[str, DotRule]:
     return {
         "ties to even": replace(rule, to_even=True), "the running sum rounded": replace(rule, first=False),
         "twice the group": replace(rule, group=2 * rule.group), "half the group": replace(rule, group=rule.group // 2),
@@ -270,7 +272,7 @@ def _wrong_of_ibm(rule: ChunkSums) -> dict[str, AnyRule]:
     }  # fmt: skip
 
 
-def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:
+def _wrong_of_cpus(rule: _Cpu) -> dict[str, DotRule]:
     match rule:
         case FlushedFma():
             return {
@@ -278,7 +280,7 @@ def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:
                 "Arm, EBF = 0": Odd(2), "Arm, EBF = 1": RoundedGroups(2),
             }  # fmt: skip
         case Lanes(group=group, together=together):
-            others: dict[str, AnyRule] = {
+            others: dict[str, DotRule] = {
                 "half the group": replace(rule, group=group // 2), "c first": replace(rule, c_first=True),
                 "half as many together" if together > 1 else "two together": replace(rule, together=3 - together),
                 "one lane": replace(rule, lanes=1),
@@ -296,7 +298,7 @@ def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:
                 "one by one": Sequential(),
             }  # fmt: skip
         case ScaledGroups(group=group):
-            near: dict[str, AnyRule] = {
+            near: dict[str, DotRule] = {
                 "twice the group": replace(rule, group=2 * group), "half the products": replace(rule, exponent=-1),
             }  # fmt: skip
             if rule.output != FLOAT32:  # sums of FP8 products do not reach its limits
@@ -307,14 +309,6 @@ def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:
 class Backwards(Sequential):
     """Wrong rule that adds the last product first."""
 
-    def dot(
-        self,
-        a: Sequence[int],
-        b: Sequence[int],
-        c_bits: int,
-        a_format: AnyFormat,
-        b_format: AnyFormat,
-        scales: Scales | None = None,
-    ) -> int:
-        """Return the dot product of two code vectors plus c."""
-        return super().dot(a[::-1], b[::-1], c_bits, a_format, b_format, scales)
+    def sum_products(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add the products of two code vectors to c."""
+        return super().sum_products(a[::-1], b[::-1], c_bits, fa, fb)

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..oracle.accumulators import ACCUMULATORS, FORMATS, Accumulator, AnyRule, ExactSum, Sequential
+from ..oracle.accumulators import ACCUMULATORS, FORMATS, Accumulator, ExactSum, Sequential
 from ..oracle.libraries import ORDERS, Order
 from ..oracle.machines.amd import FlooredSum
+from ..oracle.machines.base import Chained, DotRule, Scales
 from ..oracle.machines.cpu import Lanes
 from ..oracle.machines.fused import Rule as FusedRule
-from ..oracle.machines.fused import Scales
 from ..oracle.machines.halves import Halves
 from ..oracle.mutants import FP22_MUTANTS, wrong_rules
 from ..oracle.values import E4M3FN, FLOAT32, Fields
@@ -20,7 +20,7 @@ from .operands import FAMILIES, code_of, product_points
 from .vectors import Answer, Field, Words, describe
 
 
-def _length(rule: AnyRule) -> int:
+def _length(rule: DotRule) -> int:
     """Return K: at least two groups, so that the chain between them is tested."""
     match rule:
         case FusedRule(group=group) | FlooredSum(group=group) | Lanes(group=group):
@@ -29,10 +29,12 @@ def _length(rule: AnyRule) -> int:
             return 64
         case Sequential() | ExactSum():
             return 16
-    return 4 * rule.group
+        case Chained(group=group):
+            return 4 * group
+    raise AssertionError(f"{type(rule).__name__} needs a length of its vectors here")
 
 
-def dot(machine: Accumulator, rule: AnyRule, pair: tuple[Fields, Fields], k: int) -> Answer:
+def dot(machine: Accumulator, rule: DotRule, pair: tuple[Fields, Fields], k: int) -> Answer:
     """Return the function from the words of a, b, c (and scales) to those of d."""
 
     def answer(words: Words) -> Words:
@@ -104,7 +106,7 @@ class MmaFamily(Family):
                 yield Rule(words, dot(machine, rule, pair, k), True)
 
 
-def _same(rule: AnyRule, wrong: AnyRule, pair: tuple[Fields, Fields]) -> bool:
+def _same(rule: DotRule, wrong: DotRule, pair: tuple[Fields, Fields]) -> bool:
     """Return whether rules that differ in the exponents of zeros agree because no term has bits that they would cut."""
     if not (isinstance(rule, FusedRule) and isinstance(wrong, FusedRule)):
         return False
@@ -188,7 +190,7 @@ class GemmFamily(Family):
             yield Rule(words, _ordered(dataclasses.replace(order, **change), machine.rule, count), True)
 
 
-def _ordered(order: Order, rule: AnyRule, count: int) -> Answer:
+def _ordered(order: Order, rule: DotRule, count: int) -> Answer:
     def answer(words: Words) -> Words:
         scales = words[2 * _K :]
         pairs = list(zip(scales[:count], scales[count:], strict=True))

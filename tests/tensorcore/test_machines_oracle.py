@@ -15,7 +15,7 @@ from machine_samples import Sample, Scaling, group_of, pairs_of, sample, samples
 
 import lowprec as lp
 from lowprec.oracle import ACCUMULATORS, FLOAT16, FLOAT32, FORMATS, Accumulator, FidelityPhases, PartialSums
-from lowprec.oracle.accumulators import Rdna
+from lowprec.oracle.machines.rdna import Rdna
 from lowprec.testing import assert_bits_equal
 
 FLOATS = {2: np.float16, 4: np.float32, 8: np.float64}

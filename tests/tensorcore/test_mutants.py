@@ -17,7 +17,7 @@ from machine_samples import Sample, samples
 from recordings import Recording, needs_recordings, recording
 
 from lowprec import oracle
-from lowprec.oracle import ADA_FP8, HOPPER_FP8, AnyRule, Rule
+from lowprec.oracle import ADA_FP8, HOPPER_FP8, DotRule, Rule
 from lowprec.oracle.mutants import FP22_MUTANTS, wrong_rules
 
 MACHINES = {"hopper_fp8": HOPPER_FP8, "ada_fp8": ADA_FP8}
@@ -55,7 +55,7 @@ def right_samples(name: str, family: str) -> list[tuple[Sample, list[int]]]:
     return [(x, x.wanted()) for x in samples(name, family)]
 
 
-def told_apart(name: str, wrong: AnyRule, enough: int = 2, pair: tuple[str, str] | None = None) -> int:
+def told_apart(name: str, wrong: DotRule, enough: int = 2, pair: tuple[str, str] | None = None) -> int:
     """Outputs that test_machines_oracle.py compares and on which two rules differ; counting stops at `enough`."""
     differing = 0
     for family in machine_inputs.FAMILIES:

@@ -6,16 +6,14 @@ NaN is IEEE 754's quiet NaN here; the hardware's treatment of payloads is unknow
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from ..ieee import ieee_sum
-from ..values import FLOAT32, AnyFormat, Exact, Fields, Parts, decode, encode, fields, is_negative_zero, parts, two_to
-from .fused import Scales, shift, special_sum
-
-Codes = Sequence[int]
+from ..values import FLOAT32, Exact, Fields, Parts, decode, encode, is_negative_zero, parts, two_to
+from .base import Chained, Codes
+from .fused import shift, special_sum
 
 
 def _round(value: Exact) -> int:
@@ -24,38 +22,6 @@ def _round(value: Exact) -> int:
 
 def _below(value: Exact, exponent: int) -> bool:
     return math.isfinite(value) and -two_to(exponent) < value < two_to(exponent)
-
-
-class Chained(ABC):
-    """A rule that adds groups of products in increasing k, using the result of each group as c of the next."""
-
-    group: int
-
-    @property
-    def c_format(self) -> Fields:
-        """Format of c and of the result."""
-        return FLOAT32
-
-    def dot(
-        self, a: Codes, b: Codes, c_bits: int, a_format: AnyFormat, b_format: AnyFormat, scales: Scales | None = None
-    ) -> int:
-        """Return the dot product of two code vectors plus c, as float32 bits; a short last group is zero-padded."""
-        if scales is not None:
-            raise ValueError("the instruction has no scales")
-        fa, fb = fields(a_format), fields(b_format)
-        c_bits = self.start(c_bits)
-        for start in range(0, max(len(a), 1), self.group):
-            x, y = ([int(code) for code in side[start : start + self.group]] for side in (a, b))
-            c_bits = self.step(x + [0] * (self.group - len(x)), y + [0] * (self.group - len(y)), c_bits, fa, fb)
-        return c_bits
-
-    def start(self, c_bits: int) -> int:
-        """Return the addend of the first group."""
-        return c_bits
-
-    @abstractmethod
-    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
-        """Add one group of products to c."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ..values import (
     nearest,
     two_to,
 )
-from .amd import Chained
+from .base import Chained, Codes
 
 _ONE = Fraction(1)
 _LEAST = two_to(-126)
@@ -65,7 +65,7 @@ def _code(value: Exact) -> int:
     return encode(value, FLOAT32, "nonsaturate")
 
 
-def _codes(side: Sequence[int]) -> list[int]:
+def _codes(side: Codes) -> list[int]:
     return [int(code) for code in side]
 
 
@@ -87,7 +87,7 @@ class FlushedFma(Chained):
         """Return c, with a subnormal flushed."""
         return _code(_read(c_bits, FLOAT32, not self.keep))
 
-    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add a group."""
         d: Exact = decode(c_bits, FLOAT32)
         pairs = list(zip(_codes(a), _codes(b), strict=True))
@@ -120,7 +120,7 @@ class Lanes(Chained):
         """Return c, with a subnormal flushed."""
         return _code(_read(c_bits, FLOAT32, True))
 
-    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add an instruction's products."""
         chains: list[Exact] = [Fraction(0)] * self.lanes
         if self.c_first:
@@ -184,7 +184,7 @@ class Odd(Chained):
         """Return c, with a subnormal flushed."""
         return _code(_read(c_bits, FLOAT32, not self.keep))
 
-    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add a group."""
         c, flush = decode(c_bits, FLOAT32), not self.keep
         pairs = [(_read(x, fa, flush), _read(y, fb, flush)) for x, y in zip(_codes(a), _codes(b), strict=True)]
@@ -206,7 +206,7 @@ class RoundedGroups(Chained):
 
     group: int = 2
 
-    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add a group."""
         total = ieee_sum([(decode(x, fa), decode(y, fb)) for x, y in zip(_codes(a), _codes(b), strict=True)], -0.0)
         return _code(ieee_sum([(decode(_code(total), FLOAT32), _ONE)], decode(c_bits, FLOAT32)))
@@ -226,7 +226,7 @@ class ScaledGroups(Chained):
         """Format of c and of the result."""
         return self.output
 
-    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add a group."""
         factor = two_to(self.exponent)
         terms = [(_times(decode(x, fa), factor), decode(y, fb)) for x, y in zip(_codes(a), _codes(b), strict=True)]

@@ -8,29 +8,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from ..values import E8M0FNU, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode, fields, nearest, parts, two_to
-
-
-class Scales(NamedTuple):
-    """Scales inside the instruction: one code for every `block` consecutive k, for a and for b.
-
-    In unsigned formats, a code's sign bit is ignored.
-    """
-
-    a: Sequence[int]
-    b: Sequence[int]
-    format: Fields = E8M0FNU
-    block: int = 32
-
-    def of(self, k: int) -> tuple[Parts, Parts]:
-        """Return the scales of a and of b at an index."""
-        mask = (1 << self.format.width) - 1
-        i = k // self.block
-        return parts(int(self.a[i]) & mask, self.format), parts(int(self.b[i]) & mask, self.format)
+from ..values import FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode, fields, nearest, parts, two_to
+from .base import Codes, DotRule, Scales
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(DotRule):
     """Rule by which a tensor core adds a group of products: a correct rule, or a wrong one that tests must detect.
 
     The defaults are Hopper's FP8 unit: all terms of a group are aligned to the largest exponent, truncated to
@@ -101,16 +84,14 @@ class Rule:
         return runs[::-1] if self.backwards else runs
 
     def dot(
-        self,
-        a: Sequence[int],
-        b: Sequence[int],
-        c_bits: int,
-        a_format: AnyFormat,
-        b_format: AnyFormat,
-        scales: Scales | None = None,
+        self, a: Codes, b: Codes, c_bits: int, a_format: AnyFormat, b_format: AnyFormat, scales: Scales | None = None
     ) -> int:
         """Return the dot product, see `fused_dot`."""
         return fused_dot(a, b, c_bits, self, a_format, b_format, scales)
+
+    def sum_products(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add the products of two code vectors to c."""
+        return fused_dot(a, b, c_bits, self, fa, fb)
 
 
 HOPPER_FP8 = Rule()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..ieee import ieee_sum
-from ..values import FLOAT16, FLOAT32, AnyFormat, Fields, decode, encode, fields
-from .fused import Rule, Scales, fused_dot
+from ..values import FLOAT16, FLOAT32, Fields, decode, encode
+from .base import Codes, DotRule
+from .fused import Rule, fused_dot
 
 
 @dataclass(frozen=True)
-class Halves:
+class Halves(DotRule):
     """Operands are converted to float16, 32 products form two groups of 16, and c is added last.
 
     ``x = step(k % 4 in {0, 1}, +0); x = step(k % 4 in {2, 3}, x); d = nearest(x + c)``: the steps are those of the
@@ -38,20 +38,10 @@ class Halves:
         """Format of c and of the result."""
         return FLOAT16 if self.output == "f16" else FLOAT32
 
-    def dot(
-        self,
-        a: Sequence[int],
-        b: Sequence[int],
-        c_bits: int,
-        a_format: AnyFormat,
-        b_format: AnyFormat,
-        scales: Scales | None = None,
-    ) -> int:
-        """Return the dot product of two code vectors plus c, in chained instructions of 32 products."""
-        if scales is not None:
-            raise ValueError("the instruction has no scales")
+    def sum_products(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add the products of two code vectors to c, in chained instructions of 32 products."""
         step = Rule(16, self.fraction_bits, output=self.output, zero_exponent=-21 if self.output == "f16" else -133)
-        wide = [[_half(int(code), fields(fmt)) for code in side] for side, fmt in ((a, a_format), (b, b_format))]
+        wide = [[_half(int(code), fmt) for code in side] for side, fmt in ((a, fa), (b, fb))]
         for start in range(0, max(len(a), 1), 32):
             indices = range(start, min(start + 32, len(a)))
             first = [k for k in indices if (k % 32 < 16 if self.contiguous else k % 4 < 2)]

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from ..ieee import ieee_sum
 from ..values import FLOAT32, Exact, Fields, decode, encode, max_code
-from .amd import Chained, Codes
+from .base import Chained, Codes
 
 DL16 = Fields(6, 9, 31, specials="fn", subnormals=False)
 

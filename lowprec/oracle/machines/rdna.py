@@ -9,11 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from ..values import BFLOAT16, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode, floor_log2, nearest, parts, two_to
-from .amd import Chained, Codes
-from .fused import Scales
+from ..values import BFLOAT16, FLOAT16, FLOAT32, Fields, Parts, encode, floor_log2, nearest, parts, two_to
+from .base import Chained, Codes
 
 Pairs = Sequence[tuple[Parts, Parts]]
 Output = Literal["float32", "float16", "bfloat16"]
@@ -173,10 +172,8 @@ class FlooredPairs(_Packed):
     drops: bool = True
     nearest: bool = False
 
-    def dot(
-        self, a: Codes, b: Codes, c_bits: int, a_format: AnyFormat, b_format: AnyFormat, scales: Scales | None = None
-    ) -> int:
-        """Return the dot product of two code vectors plus c; a short last instruction is zero-padded."""
+    def sum_products(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add groups of products to c in the instruction's order; a short last instruction is zero-padded."""
         span = self.group * len(self.order)
         if span:
             padded = [[*map(int, x), *[0] * (-len(x) % span)] for x in (a, b)]
@@ -185,7 +182,7 @@ class FlooredPairs(_Packed):
                 for start in range(0, len(padded[0]), span) for group in self.order for i in range(self.group)
             ]  # fmt: skip
             a, b = ([x[k] for k in where] for x in padded)
-        return super().dot(a, b, c_bits, a_format, b_format, scales)
+        return super().sum_products(a, b, c_bits, fa, fb)
 
     def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add one group of products to c."""
@@ -217,3 +214,6 @@ class FlooredPairs(_Packed):
     def _cut(self, value: Fraction, unit: Fraction) -> Fraction:
         count = value / unit
         return (math.floor(count) if self.down else math.trunc(count)) * unit
+
+
+Rdna: TypeAlias = SignFrame | FlooredPairs

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from ..ieee import ieee_sum
 from ..values import FLOAT32, Exact, Fields, Parts, decode, encode, floor_log2, parts, two_to
-from .amd import Chained, Codes
+from .base import Chained, Codes
 from .rdna import Pairs
 
 Rounding: TypeAlias = Literal["exact", "nearest", "odd"]

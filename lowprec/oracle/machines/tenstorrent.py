@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ..values import FLOAT32, Exact, Fields, decode, encode, fields, floor_log2, two_to
-from .amd import Chained, Codes
+from .base import Chained, Codes
 
 _HALF = Fraction(1, 2)
 
