@@ -1,6 +1,7 @@
 """The whole model: gradients against finite differences, bits that depend on nothing but the inputs, and its errors."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -56,6 +57,36 @@ def test_gradients_against_finite_differences(changes, batch, sequence):
 
     assert list(grads) == list(params)
     check_gradients(objective, params, grads, np.random.default_rng(2), 1e-7)
+
+
+def test_weights_multiply_the_losses_of_their_bytes():
+    model, tokens = perturbed(SMALL), random_bytes(2, 5, 11)
+    loss, grads = model.loss_and_grads(tokens, np.ones((2, 5)))
+    assert loss_and_bytes(model, tokens) == (loss, in_bytes(grads))
+    weights = np.array([[0, 0, 1, -2, 0.5], [3, 0, 0, 0, 1]])
+    loss, grads = model.loss_and_grads(tokens, weights)
+    assert loss == math.fsum((weights * model.token_losses(tokens)).ravel()) / 10
+    chosen, params = {name: loads.copy() for name, loads in model.loads.items()}, model.params
+
+    def objective(values):
+        model.params = values
+        loss, _ = model.loss_and_grads(tokens, weights)
+        assert all((model.loads[gate] == loads).all() for gate, loads in chosen.items())
+        return loss + model.balance_loss
+
+    check_gradients(objective, params, grads, np.random.default_rng(2), 1e-7)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [(np.ones(5), r"weights must have shape \(2, 5\), got \(5,\)"), (np.full((2, 5), np.nan), "must be finite")],
+)
+def test_weights_that_do_not_fit(weights, words):
+    with pytest.raises(ValueError, match=f"loss_and_grads: .*{words}"):
+        perturbed(SMALL).loss_and_grads(random_bytes(2, 5, 11), weights)
+    further = dataclasses.replace(SMALL, mtp_depth=1)
+    with pytest.raises(ValueError, match="weights must be None for a model with a prediction module"):
+        perturbed(further).loss_and_grads(random_bytes(2, 5, 11), np.ones((2, 5)))
 
 
 def test_a_byte_further_is_predicted_from_what_precedes_the_next_byte():

@@ -222,7 +222,9 @@ class Model:
         _check_tokens(tokens, self.config.vocabulary)
         return saved_activation_bytes(self._forward(self._parameters(), tokens[:, :-1])[1])
 
-    def loss_and_grads(self, tokens: npt.NDArray[np.uint8]) -> tuple[float, dict[str, Array]]:
+    def loss_and_grads(
+        self, tokens: npt.NDArray[np.uint8], weights: npt.ArrayLike | None = None
+    ) -> tuple[float, dict[str, Array]]:
         """Return the mean cross-entropy in nats and the gradient of every parameter.
 
         The gradient is that of the cross-entropy plus the balance loss plus `mtp_weight` times `mtp_loss`; the returned
@@ -232,6 +234,9 @@ class Model:
         ----------
         tokens : uint8 array [B, S + 1]
             Sequences; the first S bytes of each are read, the last S are predicted.
+        weights : float array [B, S], optional
+            Factor of each byte's cross-entropy: a mask, or an advantage in a policy gradient. The mean is over all
+            bytes. Not for a model with a prediction module.
 
         Returns
         -------
@@ -243,10 +248,11 @@ class Model:
         TypeError
             If `tokens` are not bytes.
         ValueError
-            If the shape does not fit, or a byte is outside the vocabulary.
+            If a shape does not fit, a byte is outside the vocabulary, or weights are not finite.
         """
         _check_tokens(tokens, self.config.vocabulary)
         keep_freed_memory()
+        factors = None if weights is None else self._check_weights(weights, tokens)
         params = self._parameters()
         grads: dict[str, Array] = {}
         inputs = np.ascontiguousarray(tokens[:, :-1]).reshape(-1)
@@ -255,7 +261,10 @@ class Model:
         self.loads = {block.gate_name: r.loads for block, r in zip(self._blocks, saved.routings, strict=True) if r}
         self.balance_loss = sum((r.balance_loss for r in saved.routings if r), 0.0)
 
-        loss, d_logits = cross_entropy(logits, targets)
+        losses, d_logits = token_cross_entropy(logits, targets)
+        if factors is not None:
+            losses *= factors
+            d_logits *= factors[:, None].astype(d_logits.dtype)
         d_normed = self._head.backward(grads, self.recipe.store(d_logits), saved.head)
         d_x, embedded, d_embedded = np.zeros_like(d_normed), [inputs], []
         if self._mtp is not None:
@@ -265,7 +274,19 @@ class Model:
         while saved.blocks:  # from the last one; popping a block frees its activations
             d_x = self._blocks[len(saved.blocks) - 1].backward(params, grads, d_x, saved.blocks.pop())
         self._embed.backward(params, grads, [d_x, *d_embedded], embedded)
-        return loss, {name: grads[name] for name in self.params}
+        return float(nn.mean(losses)), {name: grads[name] for name in self.params}
+
+    def _check_weights(self, weights: npt.ArrayLike, tokens: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+        """Return the weights of all bytes in one vector, or raise ValueError."""
+        found = np.asarray(weights, dtype=np.float64)
+        expected = len(tokens), tokens.shape[1] - 1
+        if found.shape != expected:
+            raise ValueError(f"loss_and_grads: weights must have shape {expected}, got {found.shape}")
+        if not np.isfinite(found).all():
+            raise ValueError(f"loss_and_grads: weights must be finite, got {found[~np.isfinite(found)][0]}")
+        if self._mtp is not None:
+            raise ValueError("loss_and_grads: weights must be None for a model with a prediction module, got an array")
+        return found.reshape(-1)
 
     def _predict_further(
         self, params: Params, grads: dict[str, Array], hidden: Array, tokens: Array
