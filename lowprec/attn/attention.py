@@ -202,12 +202,12 @@ def attention(
             nats = np.float32(top) * qk_scale if kernel.lse_from_scale else None
             run = Forward(
                 run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), v_scales[b, group], undecided,
-                below, nats, advance=advance,
+                below, nats, sink, advance=advance,
             )  # fmt: skip
             blocks = kernel.schedule.blocks(call, tile, member // key_heads)
             values, row_mask = np.ascontiguousarray(v[b, group].T), None if added is None else added[b, h]
             head = Head(q[b, h], k[b, group], values, low, high, blocks, row_mask)
-            found = run.with_sink(sink).head(head) if splits == 1 else run.split(head, splits, sink)
+            found = run.head(head) if splits == 1 else run.split(head, splits)
             out[b, h], lse[b, h], saturated[b, h], underflowed[b, h] = found[:4]
             if undecided:
                 lower[b, h], upper[b, h] = found.low, found.high

@@ -168,10 +168,9 @@ class Backward(NamedTuple):
         place = np.arange(padded) + n - m
         low = np.zeros(padded, np.int64) if self.call.left < 0 else np.maximum(place - self.call.left, 0)
         high = np.full(padded, n) if self.call.right < 0 else np.clip(place + self.call.right + 1, 0, n)
-        from_first = self.kernel.schedule.has_one_gradient
-        for tile in range(tiles)[:: -1 if from_first and self.call.is_causal else 1]:
+        for tile in self.key_tiles(tiles):
             part = slice(tile * keys, (tile + 1) * keys)
-            for start in self._starts(tile, m, n)[:: -1 if from_first else 1]:
+            for start in self.query_starts(tile):
                 at = slice(start, start + rows)
                 p, ds = self._tile(
                     q[at], k[part], v[part], dout[at], offsets[at], sums[at], (part.start, low[at], high[at])
@@ -187,15 +186,19 @@ class Backward(NamedTuple):
             kernels.rescale_rows(x, np.full(len(x), self.scale, np.float32), True)
         return total[:m], dk[:n], dv[:n]
 
-    def _starts(self, tile: int, m: int, n: int) -> range:
-        """Return the first rows, in decreasing order, of the tiles of queries that see a tile of keys."""
-        rows, keys = self.tile.queries_of(self.call), self.tile.keys
+    def key_tiles(self, tiles: int) -> range:
+        """Return the tiles of keys in the order in which they add to dQ."""
+        return range(tiles)[:: -1 if self.kernel.schedule.has_one_gradient and self.call.is_causal else 1]
+
+    def query_starts(self, tile: int) -> range:
+        """Return the first rows of the tiles of queries that see a tile of keys, in the order of the kernel."""
+        rows, keys, m, n = self.tile.queries_of(self.call), self.tile.keys, self.call.queries, self.call.keys
         last, first = -(-m // rows), 0
         if self.call.left >= 0:
             last = min(last, -(-((tile + 1) * keys + m - n + self.call.left) // rows))
         if self.call.right >= 0:
             first = max(0, (tile * keys + m - n - self.call.right) // rows)
-        return range((last - 1) * rows, (first - 1) * rows, -rows)
+        return range(first * rows, last * rows, rows)[:: 1 if self.kernel.schedule.has_one_gradient else -1]
 
     def _tile(
         self, q: Any, k: Any, v: Any, dout: Any, offsets: Floats, sums: Floats, visible: tuple[int, Any, Any]

@@ -99,11 +99,7 @@ class Forward:
         q, k = (decode(x, kernel.operands) * factor for x, factor in ((h.q, self.scale), (h.k, abs(self.scale))))
         return h._replace(q=encode(q, _FLOAT32, policy="ieee"), k=encode(k, _FLOAT32, policy="ieee"))
 
-    def with_sink(self, sink: np.float32 | None) -> Forward:
-        """Return a copy of this pass with another sink."""
-        return dataclasses.replace(self, sink=sink)
-
-    def split(self, h: Head, splits: int, sink: np.float32 | None) -> HeadResult:
+    def split(self, h: Head, splits: int) -> HeadResult:
         """Return the combined results of all splits of the keys; the first split adds the sink."""
         kernel, combine = self.kernel, self.kernel.combine
         assert combine is not None
@@ -111,7 +107,7 @@ class Forward:
         parts, each = [], kernel.with_(empty_lse=-np.inf)  # of a split; an infinite sum gives +inf
         for i in range(splits):
             blocks = split_blocks(h.blocks, self.tile, i, splits, tiles)
-            run = dataclasses.replace(self, kernel=each, sink=sink if i == 0 else None, is_split=True)
+            run = dataclasses.replace(self, kernel=each, sink=None if i else self.sink, is_split=True)
             parts.append(run.head(h._replace(blocks=blocks)))
         lse = np.stack([part.lse for part in parts])
         with np.errstate(all="ignore"):
@@ -229,13 +225,12 @@ class OnlineSoftmax:
 
     def _shifts(self, maxima: Floats, scale: np.float32) -> Floats:
         """Return ``maximum * scale - offset`` of each row [M]."""
-        return self._scaled(maxima, scale, self.kernel.p_offset)
+        return self._scaled(maxima, scale, self.kernel.p_offset, self.kernel.fused_shift)
 
-    def _scaled(self, x: Floats, scale: np.float32, offset: int = 0) -> Floats:
-        """Return ``x * scale - offset`` of each row [M]."""
-        found, offsets = np.empty_like(x), np.full_like(x, offset)
-        fused, flush = self.kernel.fused_shift, self.kernel.flush_subnormals
-        kernels.scale_and_shift(x[:, None], scale, offsets, fused, flush, found[:, None])
+    def _scaled(self, x: Floats, scale: np.float32, shift: Floats | int = 0, fused: bool = True) -> Floats:
+        """Return ``x * scale - shift`` of each row [M]."""
+        found, flush = np.empty_like(x), self.kernel.flush_subnormals
+        kernels.scale_and_shift(x[:, None], scale, np.full_like(x, shift), fused, flush, found[:, None])
         return found
 
     def add_values(self, p: Floats, values: NDArray[Any], done: int) -> None:
@@ -273,24 +268,18 @@ class OnlineSoftmax:
         factors = np.where(is_empty, np.float32(kernel.empty_scale), inverse) * v_descale
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
         ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
-        if kernel.exp2.is_natural:
-            lse = self._log_sum_exp(sums, is_empty, scale)
-        elif kernel.lse_in_octaves:
-            lse = self._log_sum_exp(sums, is_empty, scale) * _LN_2
-        else:
-            lse = self._log_sum_exp(sums, is_empty, np.float32(scale * _LN_2) if lse_scale is None else lse_scale)
+        if not kernel.exp2.is_natural and not kernel.lse_in_octaves:
+            scale = np.float32(scale * _LN_2) if lse_scale is None else lse_scale
+        lse = self._log_sum_exp(sums, is_empty, scale) * (_LN_2 if kernel.lse_in_octaves else np.float32(1))
         lse = np.where(is_empty, np.float32(kernel.empty_lse), lse)
         return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
 
     def _log_sum_exp(self, sums: Floats, is_empty: NDArray[np.bool_], scale: np.float32) -> Floats:
         """Return ``maximum * scale + log(sum)`` of each row, computed in octaves or in nats."""
         kernel, offset = self.kernel, np.float32(self.kernel.p_offset)
-        found, safe = np.empty_like(sums), np.where(is_empty, np.float32(1), sums)
-        exp2 = kernel.exp2
+        exp2, safe = kernel.exp2, np.where(is_empty, np.float32(1), sums)
         logs = exp2.log2(safe) - offset if kernel.lse_in_octaves else exp2.log(safe * np.exp2(-offset))
-        fused, flush = kernel.fused_lse, kernel.flush_subnormals
-        kernels.scale_and_shift(self.maxima[:, None], scale, -logs, fused, flush, found[:, None])
-        return found
+        return self._scaled(self.maxima, scale, -logs, kernel.fused_lse)
 
 
 def _product(

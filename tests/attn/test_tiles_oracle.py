@@ -11,8 +11,9 @@ import pytest
 from test_attention_oracle import oracle_of
 
 import lowprec as lp
+from lowprec.attn.backward import Backward
 from lowprec.attn.forward import scale_of_scores
-from lowprec.attn.kernel import AttentionKernel
+from lowprec.attn.kernel import AttentionKernel, GradientTile
 from lowprec.attn.schedules import FlashAttention3, FlashAttention4
 from lowprec.attn.splits import split_blocks
 from lowprec.attn.tiles import Call, KeyTile
@@ -27,6 +28,9 @@ CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((5, 30, 8, 1), {"left": 30}), ((18, 20, 8, 1), {"causal": True}), ((16, 32, 40, 1), {"causal": True}),
     ((3, 20, 8, 1), {}), ((13, 7, 8, 3), {"causal": True}),
 ]  # fmt: skip
+
+
+WINDOWS = [(False, 4, 2), (False, 0, -1), (False, -1, 3), (False, -1, 0), (False, 50, 0), (False, 7, 60)]
 
 
 def small(name: str) -> AttentionKernel:
@@ -92,6 +96,27 @@ def test_blocks_of_rows_have_the_oracle_s_bits(name: str, case: int) -> None:
 def test_wrong_blocks_have_other_bits(wrong: str, name: str, case: int) -> None:
     got, want = both(name, case, **{wrong: True})
     assert got != want
+
+
+@pytest.mark.parametrize("name", ["flash2", "fa3_bf16"])
+def test_tiles_of_gradients_are_those_of_the_sources_loops(name: str) -> None:
+    """Which tiles of queries a tile of keys computes, and in which order tiles of keys add to dQ."""
+    kernel, told = lp.attentions[name], 0
+    for m, n in ((1, 40), (9, 40), (40, 9), (23, 23), (33, 7)):
+        for causal, left, right in [(False, -1, -1), (True, -1, -1), (True, 3, -1), *WINDOWS]:
+            wanted = Tiles(LIBRARIES[name], ROWS, KEYS, m, n, 8, 1, causal, left, right)  # type: ignore[arg-type]
+            call = kernel.schedule.differentiated(Call(m, n, 8, 8, 1, causal, left, 0 if causal else right))
+            run = Backward(kernel, GradientTile(64, ROWS, KEYS, 8), call, 1.0, 1)
+            tiles = range(-(-n // KEYS))
+            found = {tile: [start // ROWS for start in run.query_starts(tile)] for tile in run.key_tiles(len(tiles))}
+            assert found == {tile: wanted.query_tiles(tile) for tile in tiles}
+            given = dataclasses.replace(wanted, as_given=True)
+            told += any(found[tile] != given.query_tiles(tile) for tile in tiles)
+            for block in range(-(-m // ROWS)):
+                order = [tile for tile in found if block in found[tile]]
+                assert order == wanted.key_tiles(block)
+                told += order != given.key_tiles(block)
+    assert told > 0  # a mask that is not normalized has other tiles or another order
 
 
 def test_checks_of_splits_are_those_of_the_oracle_s_loops() -> None:

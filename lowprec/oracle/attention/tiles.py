@@ -67,6 +67,44 @@ class Tiles:
         low = 0 if left < 0 else min(max(place - left, 0), self.n)
         return low, max(0, self.n if right < 0 else min(self.n, place + right + 1))
 
+    def query_tiles(self, tile: int) -> list[int]:
+        """Return the tiles of queries that the backward pass of a tile of keys computes, in order.
+
+        Follow csrc/flash_attn/src/flash_bwd_kernel.h:104-107, 318-333, 474; hopper/block.h:83-101,
+        flash_api.cpp:1360-1366.
+        """
+        left, right, is_causal = self._gradient_mask()
+        low, high = 0, -(-self.m // self.rows)
+        shift = self.m - self.n
+        if left >= 0:
+            high = min(high, _up((tile + 1) * self.keys + shift + left, self.rows))
+        if is_causal or left >= 0:
+            low = max(low, _toward_zero(tile * self.keys + shift - right, self.rows))
+        found = list(range(low, high))
+        return found[::-1] if self.library == "flash2" else found
+
+    def key_tiles(self, block: int) -> list[int]:
+        """Return the tiles of keys that add to dQ of a tile of queries, in the order in which they hold its semaphore.
+
+        Follow hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp:630-662; FlashAttention-2 has no semaphore: increasing order.
+        """
+        is_causal = self._gradient_mask()[2] and self.library == "fa3"
+        tiles = -(-self.n // self.keys)
+        stop = min(tiles, _up((block + 1) * self.rows + self.n - self.m, self.keys))
+        turns = {stop - 1 - x if is_causal else x: x for x in range(tiles) if block in self.query_tiles(x)}
+        return [turns[turn] for turn in sorted(turns)]
+
+    def _gradient_mask(self) -> tuple[int, int, bool]:
+        """Return the limits of a window, -1 and 0 of a causal mask, or -1 and -1; and whether the mask is causal."""
+        most = (self.n, self.n) if self.library == "flash2" else (self.n - 1, self.m - 1)
+        left, right = self.left, self.right
+        if not self.as_given:
+            left, right = (-1 if x >= limit else x for x, limit in zip((left, right), most, strict=True))
+        right = 0 if self.causal else right
+        if left < 0 and right <= 0:
+            return -1, right, right == 0
+        return left if left >= 0 else most[0], right if right >= 0 else most[1], False
+
     def _flash2(self, i: int, _: int) -> Visits:
         """Follow csrc/flash_attn/flash_api.cpp:422-427; flash_fwd_kernel.h:90-101, 305-414; launch_template.h:65-79.
 
