@@ -116,7 +116,7 @@ def figure(values, size):
     gains = {arm: float(np.mean(values[GAIN, arm])) for arm in ARMS}
 
     def draw(sheet, top):
-        left, right = panels(sheet, top, 1, 2, head=0.30, foot=0.56, left=0.08, right=0.97, wspace=0.42, share_y=False)
+        left, right = panels(sheet, top, 1, 2, head=0.30, foot=0.56, left=0.08, right=0.97, wspace=0.72, share_y=False)
         middles = [first + SPAN / 2 for first in range(0, STEPS, SPAN)]
         ends = []
         for arm, (_, weighted, color) in ARMS.items():
@@ -134,13 +134,8 @@ def figure(values, size):
             right.plot([gains[arm]], [place], "o", color=ARMS[arm][2], markersize=6)
         right.set_yticks(range(len(shown)), shown)
         right.set_ylim(len(shown) - 0.5, -0.5)
-        right.set_title(
-            "reward of the trained policy, minus that with parity (points)",
-            fontsize=9.5,
-            loc="left",
-            color="#202020",
-            pad=7,
-        )
+        right.set_title("reward after training (points)", fontsize=9.5, loc="left", color="#202020", pad=7)
+        right.set_xlabel("minus that of parity")
 
     small = f"{size}; lines and points: means over seeds, ticks: seeds"
     plain, weighted = gains["FP8"], gains["FP8, weights"]
