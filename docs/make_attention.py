@@ -132,7 +132,7 @@ in these points:
 
 - In vLLM's fork, the tiles of a sliding window start at the first key that a block of queries sees, not at a multiple
   of the tile size. If queries x query heads per KV head is at most 64, tiles are smaller: at D = 128, 96 keys instead
-  of 192.
+  of 192. It is compiled for sequences of different lengths only, so that query blocks hold all heads of a group.
 - FlashAttention-4 computes some of the exponentials with a polynomial on the FMA units instead of `ex2.approx`. Which
   columns of a tile these are depends on the head dimension, the mask, the number of rows, and the query heads per KV
   head.
@@ -169,7 +169,7 @@ raise an error |
 | `fa3_bf16`, `fa3_fp8` | multiples of the tile, which TMA copies, if queries x query heads per KV head exceeds the \
 rows of a query block | other tiles: at D = 128, 128 keys instead of 176 in BF16, and 160 instead of 224 in FP8. Query \
 blocks hold all heads of a group (PackGQA) |
-| `vllm_fa3_fp8` | the same, without a sliding window | the same tiles, but query blocks hold all heads of a group |
+| `vllm_fa3_fp8` | all | none |
 | `flashmla_dense` | 64 keys, which is the tile | raise an error |
 | `fa4_bf16`, `fa4_fp8` | 128 keys, which is the tile | the kernel does not use pairs of CTAs; without a mask, at \
 D = 128, the polynomial then computes the exponentials of other columns |

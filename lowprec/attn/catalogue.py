@@ -59,7 +59,10 @@ _MLA = (
     "529-577, 742-925, 947-958, 1030-1063, 1185-1262; csrc/api/dense_decode.h; "
     "csrc/smxx/decode/combine/combine.cu, lines 79-119; setup.py: --use_fast_math"
 )
-_VLLM = f"vllm-project/flash-attention, {_FA3}, utils.h: FP8 two-level accumulation"
+_VLLM = (
+    f"vllm-project/flash-attention, {_FA3}, utils.h: FP8 two-level accumulation; CMakeLists.txt, heuristics.h: a build "
+    "for sequences of different lengths, which packs all groups"
+)
 _TORCH = (
     "pytorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3; ATen/cpu/vec/vec512/vec512_float.h of "
     "2.13.0; glibc, sysdeps/ieee754/flt-32/e_expf.c, e_logf.c"
@@ -104,7 +107,7 @@ _HOPPER_BF16_PAGED = FlashAttention3(paged_tiles=(
     KeyTile(96, 128, 128, 128, 192), KeyTile(128, 128, 128, 128), KeyTile(192, 96, 96, 96), KeyTile(256, 80, 80, 64),
 ))  # fmt: skip
 _VLLM_SCHEDULE = FlashAttention3(
-    True, (KeyTile(64, 128, 128, 128, 64), KeyTile(128, 96, 96, 96, 64)), packs_windows=((8, 64),)
+    True, (KeyTile(64, 128, 128, 128, 64), KeyTile(128, 96, 96, 96, 64)), packs_groups=True
 )
 _AMPERE_BF16 = (KeyTile(64, 128, 128, 128), KeyTile(256, 64, 64, 64))
 _AMPERE_SPLIT = (KeyTile(64, 256, 256, 256, 64), KeyTile(128, 128, 128, 128, 64), KeyTile(256, 64, 64, 64, 64))

@@ -90,22 +90,21 @@ class FlashAttention3(Schedule):
         Largest number of rows for which `small_tiles` apply.
     paged_tiles : tuple of KeyTile
         Tiles if pages are not copied by TMA, which copies whole tiles; empty: the kernel's `key_tiles`.
-    packs_windows : tuple of (int, int)
-        Heads per group and head size for which blocks are always packed if there is a window.
+    packs_groups : bool
+        Whether blocks always hold the query heads of a group, as for sequences of different lengths.
     """
 
     starts_at_window: bool = False
     small_tiles: tuple[KeyTile, ...] = ()
     small_queries: int = 64
     paged_tiles: tuple[KeyTile, ...] = ()
-    packs_windows: tuple[tuple[int, int], ...] = ()
+    packs_groups: bool = False
     has_one_gradient = True
 
     def __post_init__(self) -> None:
         normalize_fields(self)
         for field in ("small_tiles", "paged_tiles"):
             object.__setattr__(self, field, tuple(KeyTile(*row) for row in getattr(self, field)))
-        object.__setattr__(self, "packs_windows", tuple(tuple(row) for row in self.packs_windows))
 
     def normalized(self, call: Call) -> Call:
         """Return the call with a normalized mask.
@@ -149,8 +148,7 @@ class FlashAttention3(Schedule):
 
     def packs(self, call: Call, queries: int) -> bool:
         """Return whether keys are split, pages are not copied by TMA, or packing clearly reduces the empty rows."""
-        is_window = call.is_local and call.head_dim == call.value_dim
-        if call.splits > 1 or call.page_size or (is_window and (call.group, call.head_dim) in self.packs_windows):
+        if self.packs_groups or call.splits > 1 or call.page_size:
             return call.group > 1
         alone, packed = (
             float(np.float32(rows) / np.float32(-(-rows // queries) * queries))

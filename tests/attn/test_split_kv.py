@@ -228,12 +228,11 @@ def test_tiles_with_pages(name: str, d: int, page: int, queries: int, group: int
 
 def test_pages_and_splits_decide_blocks_and_pairs_of_ctas() -> None:
     """FlashAttention-3 then packs the heads of a group; FlashAttention-4 has no pairs, and other emulated columns."""
-    hopper, blackwell = lp.attentions["vllm_fa3_fp8"], lp.attentions["fa4_bf16"]
-    assert isinstance(hopper.schedule, FlashAttention3)
+    hopper, fork, blackwell = (lp.attentions[name] for name in ("fa3_fp8", "vllm_fa3_fp8", "fa4_bf16"))
     for change in ({}, {"page_size": 16}, {"splits": 2}):
         call = Call(256, 512, 128, 128, 2)._replace(**change)
         assert hopper.schedule.packs(hopper.schedule.paged(call, hopper.key_tiles), 128) == bool(change)
-    assert hopper.schedule.packs(Call(192, 512, 64, 64, 8, left=5, right=0), 192)
+        assert fork.schedule.packs(fork.schedule.paged(call, fork.key_tiles), 128)
     data = [operands(np.random.default_rng(0), blackwell, rows, 256, 128, 1.0)[0] for rows in (257, 128, 128)]
     lse = {size: lp.attention(*data, kernel=blackwell, page_size=size).lse for size in (None, 128, 64)}
     assert (lse[None] == lse[128]).all()

@@ -26,7 +26,7 @@ CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((1, 33, 8, 1), {"causal": True}), ((9, 40, 8, 2), {"left": 9, "right": 2}), ((16, 48, 32, 1), {"causal": True}),
     ((10, 64, 8, 1), {"left": 5, "causal": True}), ((10, 35, 8, 1), {"left": -1, "right": 3}),
     ((5, 30, 8, 1), {"left": 30}), ((18, 20, 8, 1), {"causal": True}), ((16, 32, 40, 1), {"causal": True}),
-    ((3, 20, 8, 1), {}), ((13, 7, 8, 3), {"causal": True}),
+    ((3, 20, 8, 1), {}), ((13, 7, 8, 3), {"causal": True}), ((16, 40, 8, 2), {"left": 20, "right": 2}),
 ]  # fmt: skip
 
 
@@ -36,7 +36,8 @@ WINDOWS = [(False, 4, 2), (False, 0, -1), (False, -1, 3), (False, -1, 0), (False
 def small(name: str) -> AttentionKernel:
     """Return a kernel with small tiles, whose 2**x is one function."""
     kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, KEYS, KEYS, KEYS, ROWS),))
-    schedule = {"vllm_fa3_fp8": FlashAttention3(True), "fa4_bf16": FlashAttention4()}.get(name, kernel.schedule)
+    own = {"vllm_fa3_fp8": FlashAttention3(True, packs_groups=True), "fa4_bf16": FlashAttention4()}
+    schedule = own.get(name, kernel.schedule)
     return kernel.with_(exp2=lp.attentions["fa3_bf16"].exp2, schedule=schedule)
 
 
@@ -91,7 +92,7 @@ def test_blocks_of_rows_have_the_oracle_s_bits(name: str, case: int) -> None:
     ("guards_all", "flash2", 8), ("guards_all", "fa3_bf16", 8), ("one_block", "flash2", 6),
     ("one_block", "fa4_bf16", 6),
     ("as_given", "fa3_bf16", 5), ("as_given", "flash2", 5), ("aligned", "vllm_fa3_fp8", 3),
-    ("even_by_length", "flash2", 7),
+    ("even_by_length", "flash2", 7), ("packs_by_rows", "vllm_fa3_fp8", 10),
 ])  # fmt: skip
 def test_wrong_blocks_have_other_bits(wrong: str, name: str, case: int) -> None:
     got, want = both(name, case, **{wrong: True})

@@ -32,10 +32,10 @@ class Tiles:
     splits, split
         Number of shares into which FlashAttention-2's blocks divide the tiles, and index of this one; 1 for other
         libraries.
-    guards_all, one_block, as_given, aligned, even_by_length
+    guards_all, one_block, as_given, aligned, even_by_length, packs_by_rows
         Wrong rules. `guards_all`: every tile checks for rows without a maximum; `one_block`: a block holds all queries;
         `as_given`: the mask is not normalized; `aligned`: tiles of vLLM's windows start at a multiple of their size;
-        `even_by_length`: head sizes are ignored.
+        `even_by_length`: head sizes are ignored; `packs_by_rows`: vLLM packs heads only to waste fewer rows.
     """
 
     library: Literal["flash2", "fa3", "vllm", "fa4"]
@@ -55,6 +55,7 @@ class Tiles:
     as_given: bool = False
     aligned: bool = False
     even_by_length: bool = False
+    packs_by_rows: bool = False
 
     def row(self, i: int, member: int = 0) -> Visits:
         """Return the first key of each tile that query i of a group's head loads, and whether the tile is guarded."""
@@ -198,7 +199,12 @@ class Tiles:
         return block * rows // group, -(-(block + 1) * rows // group)
 
     def _packs(self) -> bool:
-        """Return whether packing the heads of a group wastes clearly fewer rows, by hopper/heuristics.h."""
+        """Return whether packing the heads of a group wastes clearly fewer rows, by hopper/heuristics.h:16-24.
+
+        vLLM compiles for variable lengths only (CMakeLists.txt:310), for which this function returns true at once.
+        """
+        if self.library == "vllm" and not self.packs_by_rows:
+            return self.group > 1
         alone, packed = (
             float(rounded(Fraction(x, -(-x // self.rows) * self.rows))) for x in (self.m, self.m * self.group)
         )
