@@ -114,7 +114,7 @@ class GemmLibrary(Value):
     def parts(self, k: int, split_k: int) -> list[tuple[int, int]]:
         """Return the ranges of k of the parts into which K is split; for ``tree``, the leaves from left to right."""
         if self.split_k_reduction == "tree":
-            return _halves(0, k, self.split_tile)
+            return list(_halves(0, k, self.split_tile))
         tiles = -(-k // self.split_tile)
         step = max(-(-tiles // split_k), 1) * self.split_tile
         return [(start, min(start + step, k)) for start in range(0, max(k, 1), step)]
@@ -131,26 +131,30 @@ class GemmLibrary(Value):
         at least as many rows as columns, else along the columns; the first blocks take one more tile of K. If each tile
         of the result has the same number of blocks, no block takes part in two.
         """
-        if not m * n:
-            return []
-        blocks, rows, columns = self.stream_k
-        across, down, each = -(-n // columns), -(-m // rows), max(-(-k // self.split_tile), 1)
-        work = across * down * each
-        blocks = min(blocks, work)
-        regions = across * down if blocks % (across * down) == 0 else 1
-        length, longer = divmod(work // regions, blocks // regions)
-        begins = [
-            region * (work // regions) + block * length + min(block, longer)
-            for region in range(regions) for block in range(blocks // regions)
-        ]  # fmt: skip
-        found = []
-        for tile in range(across * down):
-            i, j = divmod(tile, across) if down >= across else divmod(tile, down)[::-1]
-            first = tile * each
-            cuts = [0, *(x - first for x in begins if 0 < x - first < each), each]
-            ks = [(p * self.split_tile, min(q * self.split_tile, k)) for p, q in itertools.pairwise(cuts)]
-            found.append((slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns), ks))
-        return found
+        return list(_streamed_parts(m, n, k, *self.stream_k, self.split_tile)) if m * n else []
+
+
+@functools.lru_cache(maxsize=64)
+def _streamed_parts(
+    m: int, n: int, k: int, blocks: int, rows: int, columns: int, split_tile: int
+) -> tuple[tuple[slice, slice, list[tuple[int, int]]], ...]:
+    across, down, each = -(-n // columns), -(-m // rows), max(-(-k // split_tile), 1)
+    work = across * down * each
+    blocks = min(blocks, work)
+    regions = across * down if blocks % (across * down) == 0 else 1
+    length, longer = divmod(work // regions, blocks // regions)
+    begins = [
+        region * (work // regions) + block * length + min(block, longer)
+        for region in range(regions) for block in range(blocks // regions)
+    ]  # fmt: skip
+    found = []
+    for tile in range(across * down):
+        i, j = divmod(tile, across) if down >= across else divmod(tile, down)[::-1]
+        first = tile * each
+        cuts = [0, *(x - first for x in begins if 0 < x - first < each), each]
+        ks = [(p * split_tile, min(q * split_tile, k)) for p, q in itertools.pairwise(cuts)]
+        found.append((slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns), ks))
+    return tuple(found)
 
 
 def sum_halves(leaves: Iterator[T], k: int, longest: int, add: Callable[[T, T], T]) -> T:
@@ -161,9 +165,10 @@ def sum_halves(leaves: Iterator[T], k: int, longest: int, add: Callable[[T, T], 
     return add(first, sum_halves(leaves, k - k // 2, longest, add))
 
 
-def _halves(start: int, stop: int, longest: int) -> list[tuple[int, int]]:
+@functools.lru_cache(maxsize=1024)
+def _halves(start: int, stop: int, longest: int) -> tuple[tuple[int, int], ...]:
     if stop - start <= longest:
-        return [(start, stop)]
+        return ((start, stop),)
     middle = start + (stop - start) // 2
     return _halves(start, middle, longest) + _halves(middle, stop, longest)
 

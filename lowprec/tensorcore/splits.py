@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -34,11 +33,14 @@ class Split(NamedTuple):
         Number of products with the zeros between chains.
     plan : ndarray of int64, shape (chains, 3)
         See `Joins`.
+    rounds : bool
+        Whether partial sums are rounded.
     """
 
     runs: NDArray[np.int64] | None
     length: int
     plan: NDArray[np.int64]
+    rounds: bool
 
     @property
     def longest(self) -> int:
@@ -47,7 +49,7 @@ class Split(NamedTuple):
 
     def joins(self, target: Format) -> Joins | None:
         """Return the joins with partial sums in a format, or None if that is a table of values."""
-        if not any(op in (ROUND, ADD_AND_ROUND) for row in self.plan.tolist() for op in _operations(row[2])):
+        if not self.rounds:
             return Joins(self.plan, NO_JOINS.word, True)
         constants = nearest_constants(target)
         if constants is None:
@@ -68,12 +70,6 @@ class Split(NamedTuple):
         return out
 
 
-def _operations(word: int) -> Iterator[int]:
-    while word:
-        yield word & (1 << BITS) - 1
-        word >>= BITS
-
-
 @functools.lru_cache(maxsize=256)
 def split_of(library: GemmLibrary, parts: Parts, reduction: str, step: int, from_zero: bool = False) -> Split:
     """Return the chains of parts of K, which begin at multiples of `step` products, and the joins of a reduction.
@@ -81,7 +77,7 @@ def split_of(library: GemmLibrary, parts: Parts, reduction: str, step: int, from
     With `from_zero`, the epilogue of each part adds it to +0 unless it adds it to the previous result.
     """
     runs: list[tuple[int, int, int]] = []
-    plan, top, length = [], 0, 0
+    plan, top, length, rounds = [], 0, 0, False
     joins = _joins(reduction, len(parts), parts[-1][1], library.split_tile, [FROM_ZERO] if from_zero else [])
     for (start, stop), after in zip(parts, joins, strict=True):
         across = library.slices * library.slice_length
@@ -99,8 +95,9 @@ def split_of(library: GemmLibrary, parts: Parts, reduction: str, step: int, from
             top += 1
             plan.append((-(-length // step) * step, top, sum(op << BITS * i for i, op in enumerate(operations))))
             top -= sum(op in (ADD, ADD_AND_ROUND) for op in operations)
+            rounds |= any(op in (ROUND, ADD_AND_ROUND) for op in operations)
     plan[-1] = length, *plan[-1][1:]
-    return Split(None if len(runs) == 1 else np.array(runs), length, np.array(plan))
+    return Split(None if len(runs) == 1 else np.array(runs), length, np.array(plan), rounds)
 
 
 def _joins(reduction: str, count: int, k: int, tile: int, finish: list[int]) -> list[list[int]]:

@@ -101,7 +101,15 @@ def join(stack, size, top, operations, word):
             for j in range(size):
                 x[j] = canonical(x[j] + np.float32(0))
         elif operation == ROUND:
-            if short:
+            if short and (operations >> BITS) & 7 == ADD_AND_ROUND:  # both in one pass
+                operations >>= BITS
+                top -= 1
+                total = stack[(top - 1) * size : top * size]
+                for j in range(size):
+                    total[j] = _round_short(
+                        total[j] + _round_short(x[j], shift, half, keep, nan), shift, half, keep, nan
+                    )
+            elif short:
                 for j in range(size):
                     x[j] = _round_short(x[j], shift, half, keep, nan)
             else:

@@ -11,7 +11,7 @@ import numpy as np
 from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, fma32, kernel, set_rounding, variant
 
 from ..vectors import aligned_f32
-from .epilogue import canonical, join
+from .epilogue import ADD, BITS, canonical, join
 
 U, L = np.uint32, np.uint64
 TO_NEAREST, TOWARD_ZERO = np.int32(1), np.int32(0)
@@ -168,12 +168,20 @@ def _push(state, index, place, chains, scales, total, out):
     left, rows, padded = chains.first + place.column, place.end - place.row, (place.width + 15) // 16 * 16
     s_b = np.zeros(panel, np.float32)
     s_b[: place.width] = scale_b[0, left : left + place.width]
-    size, top = rows * panel, chains.plan[index, 1]
-    for i in range(rows):
-        s_a, at, above = scale_a[0, place.row + i], i * panel, (top - 1) * size + i * panel
-        for j in range(padded):
-            total[above + j] = fma32(np.float32(s_a * s_b[j]), np.float32(state[at + j]), np.float32(0))
-    join(total, size, top, chains.plan[index, 2], chains.word)
+    size, top, operations = rows * panel, chains.plan[index, 1], chains.plan[index, 2]
+    if operations & 7 == ADD:  # in the same pass
+        top, operations = top - 1, operations >> BITS
+        for i in range(rows):
+            s_a, at, onto = scale_a[0, place.row + i], i * panel, (top - 1) * size + i * panel
+            for j in range(padded):
+                scaled = fma32(np.float32(s_a * s_b[j]), np.float32(state[at + j]), np.float32(0))
+                total[onto + j] = total[onto + j] + scaled
+    else:
+        for i in range(rows):
+            s_a, at, above = scale_a[0, place.row + i], i * panel, (top - 1) * size + i * panel
+            for j in range(padded):
+                total[above + j] = fma32(np.float32(s_a * s_b[j]), np.float32(state[at + j]), np.float32(0))
+    join(total, size, top, operations, chains.word)
     if index == chains.plan.shape[0] - 1:
         for i in range(rows):
             row, into = total[i * panel : (i + 1) * panel], out[place.row + i, left : left + place.width]
