@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,13 @@ class Order(Value):
         """Whether no step adds more than two terms."""
         return all(len(terms) <= 2 for terms in self.steps)
 
+    @functools.cached_property
+    def is_sequential(self) -> bool:
+        """Whether the elements are added one by one, in float32 or float64, as by `numpy.add.accumulate`."""
+        n, head = self.n, self.n - len(self.steps)  # 0 if the first step rounds one product
+        chain = ((0, 1)[: head + 1], *((n + i - 1, i + head) for i in range(1, len(self.steps))))
+        return self.steps == chain and not (self.step_formats or self.flush) and self.sum_format in FORMATS[2:]
+
     @with_default_fpenv
     def sum(self, x: ArrayLike, axis: int = -1) -> Any:
         """Return the sum of x along an axis of length n, with the bits of this order.
@@ -200,6 +208,11 @@ class Order(Value):
         axis = check_int(caller, "axis", axis, -given[0].ndim, given[0].ndim - 1) if given[0].ndim else axis
         if not given[0].ndim or given[0].shape[axis] != self.n:
             raise ValueError(f"{caller}: axis {axis} must have length {self.n}, got shape {given[0].shape}")
+        if len(given) == 1 and self.is_sequential:
+            with np.errstate(all="ignore"):
+                sums = np.add.accumulate(given[0].astype(DTYPES[self.sum_format]), axis)
+                last = np.take(sums, [-1], axis) + (0.0 if self.from_zero else -0.0)
+                return quiet_nan(cast(last, DTYPES[self.out_format]).squeeze(axis))[()]
         moved = [np.moveaxis(x, axis, 0) for x in given]
         shape = moved[0].shape[1:]
         columns = [x.reshape(self.n, -1) for x in moved]

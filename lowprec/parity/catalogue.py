@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from ..attn.catalogue import attentions
+from ..kernels.portable import FUNCTIONS
 from ..norm.catalogue import norms
+from ..norm.norm import Norm
 from ..order.catalogue import orders
-from ..order.rules import Blocks, Chain, Lanes
+from ..order.order import FormatName
+from ..order.rules import Blocks, Chain, Lanes, Tiles
 from ..registry import Registry
 from ..special.cpu import SleefExp
+from ..special.portable import RoundedFunction
 from .operations import (
     Arithmetic,
     Bounded,
+    ComposedAttention,
     Flash,
+    Function,
     Moves,
     Power,
     Product,
@@ -36,6 +42,7 @@ _MOVES = (
 _SLEEF = SleefExp(1)
 
 
+_FLOAT32: Any = (("float32", "float32"),)
 _WIDENED: Any = {"from_zero": True, "sum_formats": (("bfloat16", "float32"),)}
 #: Orders of MKL's gemm_bf16bf16f32. Products of bfloat16 values are exact in float32, so that fusing changes no bits.
 _BFLOAT16 = (
@@ -49,9 +56,11 @@ _BFLOAT16 = (
 def _torch_cpu() -> Stack:
     ieee, aten = "IEEE 754", "PyTorch 2.13, ATen/native"
     mkl = "MKL 2024.2 and oneDNN 3.12 of PyTorch's wheel: found by probes for each layout of the operands"
-    lanes = Lanes("sgemm_lanes", lanes=4, join="halving", from_zero=True, sum_formats=(("float32", "float32"),))
+    lanes = Lanes("sgemm_lanes", lanes=4, join="halving", from_zero=True, sum_formats=_FLOAT32)
+    longer = orders["mkl_sgemm"].with_(name="mkl_sgemm_intel", block=384)
     pairs = Chain("vdpbf16ps", swaps_pairs=True, fma=True, flush=True, **_WIDENED)
-    product = Product((orders["mkl_sgemm"], lanes, pairs), probed=True, mark="exact", source=mkl)
+    tiles = Tiles("tdpbf16ps", fma=True, flush=True, **_WIDENED)
+    product = Product((orders["mkl_sgemm"], longer, lanes, pairs, tiles), probed=True, mark="exact", source=mkl)
     rules: dict[str, Rule] = {name: Moves(mark="exact", source="no rounding") for name in _MOVES}
     rules |= {
         name: Arithmetic(function, mark="exact", source=ieee)
@@ -96,5 +105,35 @@ def _torch_cpu() -> Stack:
     return Stack("torch_cpu", tuple(rules.items()), "AVX512", source="PyTorch 2.13.0 on x86 with AVX-512, eager")
 
 
+def _sequential() -> Stack:
+    """Return the stack whose bits are the same on every computer: sums from left to right, functions rounded once."""
+    in_turn = Chain("sequential_fma", from_zero=True, fma=True, sum_formats=(("bfloat16", "float32"), *_FLOAT32))
+    own: Any = {"mark": "exact", "source": "lowprec"}
+    total, product = Sum((in_turn,), **own), Product((in_turn,), **own)
+    exp, log = (("exp", RoundedFunction("exp")), ("log", RoundedFunction("log")))
+    formulas = {
+        "_softmax": "e = exp(x - max(x))\ny = e / sum(e)",
+        "_log_softmax": "m = max(x)\ny = x - m - log(sum(exp(x - m)))",
+        "native_layer_norm": "d = x - sum(x) / n\ny = d / sqrt(sum(d * d) / n + eps) * weight + bias",
+    }
+    made = {
+        operation: Norm(f"sequential{operation}", text, order=in_turn, functions=(exp, log), source="lowprec")
+        for operation, text in formulas.items()
+    }
+    dtypes: tuple[FormatName, ...] = ("float32", "bfloat16")
+    rows = {operation: tuple((dtype, norm) for dtype in dtypes) for operation, norm in made.items()}
+    rules: dict[str, Rule] = {name: rule for name, rule in _torch_cpu().rules if isinstance(rule, Moves | Arithmetic)}
+    rules |= {name: Function(function=RoundedFunction(name), **own) for name in FUNCTIONS}
+    rules |= {name: Rows(pairs, **own) for name, pairs in rows.items()}
+    rules |= dict.fromkeys(("mm", "addmm", "bmm", "_grouped_mm"), product)
+    rules |= {
+        "pow": Power(**own), "sum": total, "mean": total.with_(mean="division"),
+        "_safe_softmax": SafeSoftmax(rows["_softmax"], **own),
+        "_scaled_dot_product_flash_attention_for_cpu": ComposedAttention(**own),
+    }  # fmt: skip
+    return Stack("lowprec_sequential", tuple(rules.items()), source="the same bits on every computer")
+
+
 stacks.register("torch_cpu", _torch_cpu())
+stacks.register("lowprec_sequential", _sequential())
 stacks.seal()

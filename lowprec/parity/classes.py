@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._fpenv import quiet_nan
 from ..order.order import DTYPES, FormatName, Order
 from ..order.probed import RevealError
 from ..order.reveal import reveal
+from ..tensorcore.matmul import matmul_f32
 
 Floats = NDArray[np.float32]
 Probe = Callable[[Floats, Floats, float], Floats]
@@ -31,10 +33,13 @@ class Classes:
         Index in `orders` of each output's order, flattened; a 0-d array if all outputs have the same order.
     orders : tuple of Order
         Orders in which the products are added; an addend, if there is one, is the last term.
+    needs_finite : bool
+        Whether the orders hold for finite operands only: with AMX, a kernel may multiply elements of the next row by 0.
     """
 
     ids: NDArray[np.int64]
     orders: tuple[Order, ...]
+    needs_finite: bool = False
 
     @classmethod
     def one(cls, order: Order) -> Classes:
@@ -46,12 +51,30 @@ class Classes:
         return self.ids.reshape(shape) if self.ids.ndim else np.broadcast_to(self.ids, shape)
 
     def sums(self, a: Floats, b: Floats, c: Floats | None = None) -> Floats:
-        """Return the sums [..., M, N] of the products of a [..., M, K] and b [..., N, K], plus c [N] if given."""
+        """Return the sums [..., M, N] of the products of a [..., M, K] and b [..., N, K], plus c [N] if given.
+
+        Raises
+        ------
+        RevealError
+            If an operand is not finite although the orders hold for finite operands only.
+        """
+        if self.needs_finite and not (np.isfinite(a).all() and np.isfinite(b).all()):
+            raise RevealError("the kernel must not read beyond rows unless operands are finite, got Inf or NaN", {})
         if c is not None:
             a = np.concatenate([a, np.ones_like(a[..., :1])], -1)
             b = np.concatenate([b, np.broadcast_to(c[:, None], (*b.shape[:-1], 1))], -1)
         out = np.empty((*a.shape[:-1], b.shape[-2]), np.float32)
-        ids = self.of(out.shape)
+        ids, order = self.of(out.shape), self.orders[0]
+        if (
+            not self.ids.ndim
+            and order.is_sequential
+            and order.fma
+            and order.from_zero
+            and order.sum_format == "float32"
+        ):
+            for place in np.ndindex(out.shape[:-2]):
+                matmul_f32(a[place], b[place], out=out[place])
+            return quiet_nan(out)
         for place in np.ndindex(out.shape[:-2]):
             for i, order in enumerate(self.orders):
                 rows, columns = np.nonzero((ids[place] == i).any(1))[0], np.nonzero((ids[place] == i).any(0))[0]
@@ -140,7 +163,9 @@ class Search:
                     known.append(order)
             elif is_last:
                 raise RevealError(f"{name} must be a sum, got other bits of output {output} than those of {order}", {})
-        return Classes(ids, tuple(orders))
+        a, b = (np.ones(n, np.float32) for _ in range(2))
+        a[0] = np.inf
+        return Classes(ids, tuple(orders), seen is None and bool(np.isnan(probe(a, b, 0.0)).any()))
 
     def _reveal(
         self, name: str, probe: Probe, n: int, dtype: FormatName, operands: int, output: int, addend: bool

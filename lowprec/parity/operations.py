@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ..order.exact import fma
 from ..order.order import DTYPES, FormatName, Order
 from ..order.rules import OrderRule
 from ..special.cpu import CpuExp
+from ..special.portable import RoundedFunction
 
 Floats = NDArray[np.float32]
 Mark = Literal["exact", "decided", "own"]
@@ -169,6 +171,23 @@ class Sigmoid(Elements):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Function(Elements):
+    """Function that the package computes itself.
+
+    Parameters
+    ----------
+    function : RoundedFunction
+        The function.
+    """
+
+    function: RoundedFunction = dataclasses.field(kw_only=True)
+
+    def compute(self, loop: Loop, *operands: Any) -> Floats:
+        """Return the result in float32."""
+        return self.function(operands[0])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Bounded(Rule):
     """Function whose bits no public source defines: the running program's results are kept if within an error bound.
 
@@ -221,7 +240,7 @@ class Ordered(Rule):
         """Return the order of n terms, of a rule that is not probed."""
         if not self.orders:
             raise ValueError(f"{type(self).__name__}: orders must be a single rule unless probed, got none")
-        return self.orders[0](n, **formats)
+        return _order(self.orders[0], n, *sorted(formats.items()))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -327,6 +346,16 @@ class Flash(Ordered):
         scores = np.ascontiguousarray(scores * scale if mask is None else fma(scores, scale, mask))
         state.out = times_values(rounded(state.update(scores, one, Visit(0).is_guarded), dtype))
         return state.finish(one, None, one, None).out
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ComposedAttention(Rule):
+    """Attention in float32 by the stack's own rules: those of ``bmm`` for its products, and of ``_safe_softmax``."""
+
+
+@functools.lru_cache(256)
+def _order(rule: OrderRule, n: int, *formats: tuple[str, Any]) -> Order:
+    return rule(n, **dict(formats))
 
 
 def _check_orders(caller: str, orders: tuple[OrderRule, ...]) -> None:

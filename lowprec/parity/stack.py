@@ -35,6 +35,7 @@ from ..order.rules import OrderRule
 from ..recipe.data import CLASSES, subclasses
 from ..recipe.toml import toml_key, toml_value
 from ..registry import Registry, UnknownNameError, suggest
+from ..special.portable import RoundedFunction
 from .operations import Elements, Rule
 
 _CATALOGUES: dict[str, Registry[Any]] = {"order": orders, "attention": attentions, "norm": norms}
@@ -143,7 +144,7 @@ class Stack(Value):
         if not isinstance(content.get("rules", {}), Mapping):
             raise ValueError(f"stack: rules must be tables, got {content['rules']!r}")
         classes = {c.__name__: c for base in (Rule, OrderRule) for c in subclasses(base) if c is not Elements}
-        classes |= {c.__name__: c for c in (Norm, Welford, ColumnSum, *subclasses(ColumnSum))}
+        classes |= {c.__name__: c for c in (Norm, RoundedFunction, Welford, ColumnSum, *subclasses(ColumnSum))}
         r = Reader(_CATALOGUES, {**CLASSES, **classes}, content.get("definitions", {}), "stack")
         base = bases[content["base"]] if "base" in content else cls("empty")
         rules = {key: _rule(key, row, base, r) for key, row in content.get("rules", {}).items()}

@@ -12,11 +12,14 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
+from lowprec.parity.catalogue import stacks
+from lowprec.parity.stack import Stack, load_stack
 from lowprec.recipe import LayerPrecision, LayerState, LinearSpec, Recipe, load_recipe
 from lowprec.registry import UnknownNameError
 
 from .arrays import check, values
 from .classes import converted_class, original_class, shapes_of
+from .emulation.forward import use_stack
 from .linear import Converted
 from .ops import ModuleState
 from .report import Report, describe
@@ -29,8 +32,9 @@ Rules = Sequence[tuple[str, LinearSpec | str]]
 
 def convert(
     model: M,
-    recipe: str | Recipe = "dsv3",
+    recipe: str | Recipe | None = None,
     *,
+    stack: str | Stack | None = None,
     skip: Sequence[str] = (),
     roles: Names = "auto",
     overrides: Rules = (),
@@ -48,8 +52,13 @@ def convert(
     ----------
     model : nn.Module
         Model to convert: its modules of exact type ``nn.Linear``, and transformers' Conv1D and mixtures of experts.
-    recipe : str or Recipe
-        Name in `lowprec.recipes`, path of a ``.toml`` file, or a recipe.
+    recipe : str or Recipe, optional
+        Name in `lowprec.recipes`, path of a ``.toml`` file, or a recipe. Without it, a `stack` computes linear layers,
+        too; without both, the recipe is ``dsv3``.
+    stack : str or Stack, optional
+        Name in `lowprec.stacks`, path of a ``.toml`` file, or a stack. It computes every other operation of the model's
+        forward pass, eagerly on a CPU. After a forward pass, `report` lists the operations that it does not know, which
+        PyTorch computes; with `strict`, they are an error. The backward pass is PyTorch's.
     skip : sequence of str
         Patterns of module names that are not converted, such as ``("lm_head",)``.
     roles : "auto", mapping or function
@@ -75,7 +84,8 @@ def convert(
     TypeError
         If the recipe is ``float64``, or weights are neither float32 nor bfloat16.
     ValueError
-        If nothing is converted, if weights are bfloat16 and the recipe's activations float32, or as `strict` requires.
+        If PyTorch runs with another CPU capability than the stack's, if nothing is converted, if weights are bfloat16
+        and the recipe's activations float32, or as `strict` requires.
 
     Warns
     -----
@@ -91,7 +101,15 @@ def convert(
     >>> print(model[0].spec)
     x e4m3fn 1x128, w e4m3fn 128x128, dy e4m3fn 1x128 on hopper_fp8, promoted every 128
     """
-    recipe = load_recipe(recipe)
+    used = None if stack is None else load_stack(stack, stacks)
+    if recipe is None and used is not None:
+        if skip or overrides or roles != "auto":
+            raise TypeError("lowprec.torch.convert: recipe must be given with skip, roles or overrides, got none")
+        restore(model)
+        use_stack(model, used, strict=strict)
+        model._lowprec = None, []
+        return model
+    recipe = load_recipe("dsv3" if recipe is None else recipe)
     if recipe.activations == "float64":
         raise TypeError(
             f"lowprec.torch.convert: recipe must compute in float32 or bfloat16, got {recipe.name} in float64"
@@ -129,6 +147,7 @@ def convert(
         module.layers, module.guesses = tuple(role.layer for role in found), tuple(role.guess for role in found)
         module.set_precision([_precision(recipe, name, role.layer, layers, overrides) for role in found], seed)
     use_attention(model, recipe.attention)
+    use_stack(model, used, strict=strict)
     notes = _take_slow_path(model, recipe)
     model._lowprec = recipe, notes
     described = report(model)
@@ -201,6 +220,7 @@ def restore(model: M) -> M:
     for module in model.modules():
         _restore(module)
     use_attention(model, None)
+    use_stack(model, None)
     model.__dict__.pop("_lowprec", None)
     if (held := model.__dict__.pop("_lowprec_slow", None)) is not None:
         held.release()

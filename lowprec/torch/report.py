@@ -12,6 +12,7 @@ from lowprec.codec.catalogue import codecs
 from lowprec.recipe import Recipe, TensorSpec
 from lowprec.recipe.description import DIRECTIONS, STATES
 
+from .emulation.forward import describe_stack
 from .linear import Converted
 
 if TYPE_CHECKING:
@@ -54,11 +55,12 @@ class Report:
     Attributes
     ----------
     recipe : str
-        Name of the recipe.
+        Name of the recipe; "none" if the model has a stack alone.
     rows : tuple of ModuleRow
         One row per linear layer.
     unreached : tuple of str
-        Weights that no converted module multiplies, and parts of the recipe without a counterpart in the model.
+        Weights that no converted module multiplies, parts of the recipe without a counterpart in the model, and
+        operations of past forward passes that PyTorch computed in place of the stack.
     notes : tuple of str
         Further remarks.
     idle : str
@@ -110,8 +112,12 @@ def pattern_of(role: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in role.split("."))
 
 
-def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
+def describe(model: nn.Module, recipe: Recipe | None, notes: list[str]) -> Report:
     """Return the report of a converted model."""
+    of_stack, more = describe_stack(model)
+    if recipe is None:
+        return Report("none", (), tuple(of_stack), tuple(more))
+    notes = [*notes, *more]
     rows, owned, fused, quantized = [], set[int](), False, False
     for name, module in model.named_modules():
         if isinstance(module, Converted):
@@ -124,7 +130,7 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
             ]
             quantized |= any(spec.quantized for spec in module.specs)
             fused |= any(layer.endswith("w1") for layer in module.layers) and len(module.layers) > 1
-    unreached = [
+    unreached = of_stack + [
         f"{name} {tuple(weight.shape)} of {type(owner).__name__}: {_why(owner)}"
         for name, weight in model.named_parameters()
         if weight.dim() >= 2 and id(weight) not in owned and not isinstance(owner := _owner(model, name), nn.Embedding)

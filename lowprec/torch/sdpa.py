@@ -6,7 +6,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from types import CodeType, MethodType
 from typing import Any
@@ -81,20 +81,26 @@ def replace_attention(model: nn.Module, kernel: AttentionKernel | None) -> list[
         return []
     found = callers(model)
     for name in found:
-        module = model.get_submodule(name)
-        module.__dict__["_lowprec_forward"] = module.__dict__["forward"] = _Forward(module, kernel)
+        _AttentionForward(model.get_submodule(name), kernel)
     return found
 
 
-class _Forward:
-    """Forward pass of a module with the attention of a kernel.
+class WrappedForward:
+    """Forward pass of a module, which runs in a context.
 
     Hooks are not sufficient: torch does not call them after KeyboardInterrupt and SystemExit.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Module.
+    key : str
+        Attribute of the module that holds this object.
     """
 
-    def __init__(self, module: nn.Module, kernel: AttentionKernel) -> None:
-        self.module, self.own = module, module.__dict__.get("forward")
-        self.kernel: AttentionKernel | None = kernel
+    def __init__(self, module: nn.Module, key: str) -> None:
+        self.module, self.own, self.is_active = module, module.__dict__.get("forward"), True
+        module.__dict__[key] = module.__dict__["forward"] = self
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -106,25 +112,39 @@ class _Forward:
 
     def remove(self, module: nn.Module) -> None:
         """Restore the module's forward pass; if other code has wrapped this one, make it call only the original."""
-        self.kernel = None
+        self.is_active = False
         if module.__dict__.get("forward") is self:
             del module.__dict__["forward"]
             if self.own is not None:
                 module.__dict__["forward"] = self.own
 
+    def context(self, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+        """Return the context of a call with the given arguments."""
+        raise NotImplementedError
+
     @torch.compiler.disable(recursive=False)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = self._function()
-        if self.kernel is None:
-            return function(*args, **kwargs)
+        """Run the forward pass in the context."""
+        with self.context(args, kwargs) if self.is_active else nullcontext():
+            return self._function()(*args, **kwargs)
+
+
+class _AttentionForward(WrappedForward):
+    """Forward pass of a module with the attention of a kernel."""
+
+    def __init__(self, module: nn.Module, kernel: AttentionKernel) -> None:
+        super().__init__(module, "_lowprec_forward")
+        self.kernel = kernel
+
+    def context(self, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+        """Return a context in which the kernel replaces torch's function."""
         if isinstance(self.module, nn.MultiheadAttention) and kwargs.get("need_weights", len(args) < 5 or args[4]):
             warnings.warn(
                 f"lowprec.torch.convert: nn.MultiheadAttention with need_weights=True computes attention in torch, not "
                 f"by {self.kernel}",
-                stacklevel=2,
+                stacklevel=3,
             )
-        with _replaced(self.kernel):
-            return function(*args, **kwargs)
+        return _replaced(self.kernel)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lowprec.recipe import LayerPrecision
 
 from .convert import SlowPath, restore
+from .emulation.forward import KEY, use_stack
 from .linear import Converted
 from .sdpa import use_attention
 
@@ -29,7 +30,7 @@ def preserve_model(model: nn.Module) -> Iterator[None]:
     kinds = {name: type(module) for name, module in modules.items()}
     before = {name: module.__dict__.copy() for name, module in modules.items() if isinstance(module, Converted)}
     recipe, training = model.__dict__.get("_lowprec"), model.training
-    was_slow = "_lowprec_slow" in model.__dict__
+    was_slow, stacked = "_lowprec_slow" in model.__dict__, model.__dict__.get(KEY)
     model.eval()
     try:
         with torch.no_grad():
@@ -41,7 +42,9 @@ def preserve_model(model: nn.Module) -> Iterator[None]:
             module.__dict__.update(before.get(name, {}))
         if recipe is not None:
             model._lowprec = recipe
-            use_attention(model, recipe[0].attention)
+            use_attention(model, recipe[0] and recipe[0].attention)
+        if stacked is not None:
+            use_stack(model, stacked.mode.stack, strict=stacked.mode.strict)
         if was_slow:
             model.__dict__["_lowprec_slow"] = SlowPath()
         model.train(training)

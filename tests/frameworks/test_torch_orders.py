@@ -6,6 +6,7 @@ import pytest
 
 import lowprec as lp
 from lowprec.order.invariance import batch_invariance
+from lowprec.order.rules import Tiles
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -22,22 +23,27 @@ def test_sums_are_those_of_the_source(n, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 192, 193, 400, 500, 1000])
-def test_products_of_mkl_have_the_order_of_the_catalogue(n):
+def test_products_of_mkl_have_an_order_of_the_catalogue(n):
+    """Blocks of 192 on AMD, of 384 on Intel, where two halves follow the first 384 of 1000."""
     if "mkl" not in torch.__config__.show().lower():
         pytest.skip("needs PyTorch with MKL")
 
     def output(a, b):
-        rows, columns = torch.from_numpy(np.tile(a, (8, 1))), torch.from_numpy(np.tile(b, (32, 1)))
+        rows, columns = torch.from_numpy(np.tile(a, (66, 1))), torch.from_numpy(np.tile(b, (80, 1)))
         return torch.nn.functional.linear(rows, columns)[0, 0]
 
-    assert lp.reveal(output, n, operands=2, samples=60) == lp.orders["mkl_sgemm"](n)
+    found = lp.reveal(output, n, operands=2, samples=60)
+    if torch.cpu._is_amx_tile_supported() and n == 1000:
+        assert str(found) == "(sum(x[0:384]) + sum(x[384:692])) + sum(x[692:1000])"
+    else:
+        assert found in [rule(n) for rule in lp.stacks["torch_cpu"].rule("mm").orders[:2]]
 
 
 @pytest.mark.slow
 def test_products_of_onednn_in_bfloat16_are_those_of_the_instruction():
     """Up to K = 512, where oneDNN's block ends; the order that is revealed flushes subnormals, as they do."""
-    if not torch.cpu._is_avx512_bf16_supported():
-        pytest.skip("needs a CPU with AVX512_BF16")
+    if not torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        pytest.skip("needs a CPU with AVX512_BF16 and without AMX")
     rng = np.random.default_rng(0)
     for k in (64, 511):
         x = rng.standard_normal((2, 32, k)) * 2.0 ** rng.integers(-68, -60, (2, 32, k))
@@ -54,6 +60,25 @@ def test_products_of_onednn_in_bfloat16_are_those_of_the_instruction():
     found = lp.reveal(output, 64, dtype="bfloat16", operands=2)
     assert (found.flush, found.fma, found.sum_format) == (True, True, "float32")
     assert str(found).startswith("sum(x[0], x[1], x[3], x[2], x[5]")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("k", "first"), [(64, "(sum(x[0:32:2]) + sum(x[1:33:2]))"), (60, "(sum(x[0:30:2]) + sum(x[1:31:2]))")]
+)
+def test_products_of_amx_are_chains_of_tiles(k, first):
+    """Two tiles: an even and an odd chain in each. Both halves of an element's pair are in one tile."""
+    if not torch.cpu._is_amx_tile_supported():
+        pytest.skip("needs a CPU with AMX")
+
+    def output(a, b):
+        rows, columns = (torch.from_numpy(np.tile(y.astype("f4"), (66, 1))).bfloat16() for y in (a, b))
+        return torch.nn.functional.linear(rows, columns)[0, 0].float().numpy().astype(a.dtype)
+
+    found = lp.reveal(output, k, dtype="bfloat16", operands=2)
+    assert str(found).startswith(first)
+    rules = [rule for rule in lp.stacks["torch_cpu"].rule("mm").orders if isinstance(rule, Tiles)]
+    assert [found] == [rule(k, dtype="bfloat16") for rule in rules]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 CPU = lp.stacks["torch_cpu"]
 SEQUENTIAL = (lp.orders["sequential"],)
 PLANTED = {
-    "mm": (Product((lp.orders["halving"],)), "orders (A: mkl_sgemm, sgemm_lanes, vdpbf16ps; B: halving)"),
+    "mm": (Product((lp.orders["halving"],)), "vdpbf16ps, tdpbf16ps; B: halving)"),
     "addmm": (Product(SEQUENTIAL), "; B: sequential)"),
     "mean": (CPU.rule("mean").with_(mean="reciprocal"), "mean (A: division; B: reciprocal)"),
     "sum": (Sum(SEQUENTIAL), "orders (A: torch_cpu_sum; B: sequential)"),

@@ -126,8 +126,7 @@ def parity(
 
     def run(stack: Stack) -> torch.Tensor:
         nonlocal done, logits
-        mode.run = Emulation(stack)
-        mode.reference = first if done == 1 else None
+        mode.start(Emulation(stack), first if done == 1 else None)
         with torch.no_grad(), mode:
             out = model(inputs)
         for name, count in mode.run.counts.items():
