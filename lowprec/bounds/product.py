@@ -12,15 +12,15 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._threads import run_chunks
 from ..format.catalogue import Format, formats
-from ..kernels.tensorcore.bounds.chains import ROWS, Plan, chains
-from ..kernels.tensorcore.bounds.operand import Operand, Scope, prepare
+from ..kernels.tensorcore.bounds.chains import CHAINS, Plan
+from ..kernels.tensorcore.bounds.operand import WIDTH, Operand, Scope, prepare
 from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.engines.selection import plan_for
@@ -37,7 +37,6 @@ from ..tensorcore.operands import (
 )
 from .checksum import TINY, U, Values, half_ulp
 
-T = TypeVar("T", Operand, Scope)
 _WORK = 1 << 22  # multiply-adds that justify a thread
 
 
@@ -185,7 +184,7 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
         found = _reduced(_sums(a, b, order.parts(k), order, every), order, k, finish, plus)
     if library.round_through != "float32" and order.target.bits >= 16:
         found = found.stored(formats[library.round_through])
-    norms = [np.sqrt(np.square(q.dequantize().astype(np.float64)).sum(axis=1)) for q in (a, b)]
+    norms = [np.sqrt(np.einsum("ij,ij->i", *[q.dequantize()] * 2, dtype=np.float64)) for q in (a, b)]
     size = np.multiply.outer(*norms)
     most = found.most * (1 + 2.0**-30) + (k + 16) * 2.0**-52 * size * np.abs(alpha)
     below = np.maximum(size, size * np.abs(alpha)) < formats["float32"].max / 2
@@ -270,9 +269,9 @@ def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Erro
     if order.any_order:
         scopes, scaled = _scopes(k, every, span, inside)
     x, x_scope = _operand(a, rule, edges, inside, scopes, scaled)
-    right, right_scope = _operand(b, rule, edges, inside, scopes, scaled)
-    y, y_scope = _transposed(right), _transposed(right_scope)
-    scales, error, last = (x.scales, right.scales), rule.block_error(), first[1:] - 1
+    y, y_scope = _operand(b, rule, edges, inside, scopes, scaled)
+    m, n, error, last = a.shape[0], b.shape[0], rule.block_error(), first[1:] - 1
+    scales, norms = ([_rows(p, m), _rows(q, n)] for p, q in ((x.scales, y.scales), (x.norms, y.norms)))
     steps = [float(rule.steps(n)) for n in np.diff(edges).tolist()]
     plan = Plan(
         edges, first, np.array(steps), np.array([(1 + error.relative) ** n for n in steps]),
@@ -281,16 +280,16 @@ def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Erro
         rule.largest_sum / 2,
         1 if library.fma_promotion else 2, alone,
     )  # fmt: skip
-    exact, most, variance = (np.empty((a.shape[0], b.shape[0])) for _ in range(3))
+    exact, most, variance = (np.empty((m, n)) for _ in range(3))
 
-    def some_rows(start: int, stop: int) -> None:
-        chains(x, y, x_scope, y_scope, plan, error, exact, most, variance, start, stop)
+    def some_panels(start: int, stop: int) -> None:
+        CHAINS[error.form](x, y, x_scope, y_scope, plan, error, exact, most, variance, start, stop)
 
-    run_chunks(some_rows, len(exact), max(_WORK // max(k * exact.shape[1], 1) // ROWS, 1) * ROWS)
+    run_chunks(some_panels, len(x.values), max(_WORK // max(k * n * WIDTH, 1), 1))
     # Products of scales that underflow lose up to half of the smallest float32 number; ratios of them have no bound.
     ends = [(np.where(s == 0, s.max(axis=1, keepdims=True), s).min(axis=1), s.max(axis=1)) for s in scales]
     lowest, highest = (np.multiply.outer(*pair) for pair in zip(*ends, strict=True))
-    size = np.multiply.outer(*(np.sqrt(np.square(n).sum(axis=1)) for n in (x.norms, right.norms)))
+    size = np.multiply.outer(*(np.sqrt(np.square(part).sum(axis=1)) for part in norms))
     lost = np.inf if plan.rescaled.any() else TINY * plan.factor * (size + most)
     most += np.where(_is_normal(lowest), 0.0, lost)
     return Errors(exact, np.where(highest <= formats["float32"].max, most, np.inf), variance)
@@ -315,36 +314,44 @@ def _operand(
     With `inside`, the values include the scales. Without `scopes`, the data are empty.
     """
     codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, rule)
-    (rows, k), (high, wide), floor = q.shape, q.granularity.block((q.shape[0], q.shape[1])), 0.0
-    scale = large = np.ones((1, k))
-    outside = np.ones((rows, len(edges) - 1))
+    k, blocks, floor = q.shape[1], len(edges) - 1, 0.0
+    laid_out = _panels(codes)
+    given = rule.values(laid_out.reshape(-1, WIDTH), fmt).reshape(laid_out.shape)
+    scale = large = np.ones((1, 1, WIDTH))
+    outside = np.ones((len(given), blocks, WIDTH))
     if q.scale.size and inside:
-        scale = large = np.ascontiguousarray(np.repeat(q.scale.astype(np.float64), wide, axis=1)[:, :k])
+        scale = large = _panels(_spread(q, np.arange(k)))
         if rule.scale_format is not None:
             large = np.where(scale == 0, 0.0, np.maximum(scale, rule.scale_format.smallest_normal))
             floor = formats["float32"].smallest_normal
     elif q.scale.size:
-        outside = _spread(q, edges[:-1])
-    powers = np.empty(q.shape if len(scopes) else (0, 0))
+        outside = _panels(_spread(q, edges[:-1]))
     found = Operand(
-        np.empty(q.shape), np.empty(q.shape, np.float32), np.empty(outside.shape), np.empty(outside.shape),
-        np.empty(outside.shape, np.float32), outside,
+        np.empty(given.shape), np.empty(given.shape, np.int16), np.empty(outside.shape), np.empty(outside.shape),
+        np.empty(outside.shape, np.int16), outside,
     )  # fmt: skip
-    given = np.ascontiguousarray(rule.values(codes, fmt))
-    prepare(
-        given, scale, large, high if len(scale) > 1 else max(rows, 1), fmt.smallest_normal, floor, edges, found, powers
-    )
+    powers = np.empty(given.shape if len(scopes) else (1, 1, WIDTH))
+    prepare(given, scale, large, fmt.smallest_normal, floor, edges, found, powers)
     if not len(scopes):
         return found, Scope(powers, powers, powers, powers)
-    factor = _spread(q, np.arange(k)) if scaled else 1.0
+    factor = _panels(_spread(q, np.arange(k))) if scaled else 1.0
     values, powers = found.values * factor, powers * factor
     tops = np.stack([powers[:, i:j].max(axis=1, initial=0) for i, j in scopes], axis=1)
     return found, Scope(np.maximum(np.abs(values), powers), values, np.square(values), tops)
 
 
-def _transposed(x: T) -> T:
-    """Return an operand with all its arrays transposed."""
-    return type(x)(*(np.ascontiguousarray(part.T) for part in x))
+def _panels(x: NDArray[Any]) -> NDArray[Any]:
+    """Return rows [R, K] in panels [R / WIDTH, K, WIDTH], padded with zeros."""
+    found = np.zeros((-(-x.shape[0] // WIDTH), x.shape[1], WIDTH), x.dtype)
+    for panel, i in zip(found, range(0, x.shape[0], WIDTH), strict=True):
+        part = x[i : i + WIDTH]
+        panel[:, : len(part)] = part.T
+    return found
+
+
+def _rows(panels: Values, count: int) -> Values:
+    """Return the rows [count, K] of panels."""
+    return np.concatenate([panel.T for panel in panels])[:count] if count else np.empty((0, panels.shape[1]))
 
 
 def _are_rescaled(scales: Sequence[Values], first: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._arrays import as_float32, as_real, check_matmul, check_shape
 from .._checks import brief_repr, check_choice, check_float32, check_int, check_optional_int
 from .._fpenv import with_default_fpenv
+from ..cast.casts import round_to
 from ..format.catalogue import formats
 from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import Accumulator
@@ -131,9 +132,11 @@ def tolerance(
     stored = plan.library.split_k_reduction != "float32" and len(plan.parts(a.shape[1])) > 1
     wide_format = target if stored else "float32"
     wide = [p.result(out_format=wide_format) for p in products]
+    is_rounded_once = stored or plan.library.round_through == "float32" or target.bits >= 16
+    results = [round_to(d, target) for d in wide] if is_rounded_once else [p.result() for p in products]
     wide += [p.result(a=x, b=y, out_format=wide_format) for p in products for x, y in moved]
     return Tolerance.of(
-        Errors(exact, most, variance), target, wide, [p.result() for p in products], products=products,
+        Errors(exact, most, variance), target, wide, results, products=products,
         name=lambda got, expected, d: named(products[0], expected, d), addend=_addend(products[0]),
     )  # fmt: skip
 

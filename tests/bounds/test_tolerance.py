@@ -297,6 +297,17 @@ def test_faults_of_few_operands_are_named(fault, kind, spec, accumulator):
     assert verdict.cause == fault
 
 
+@pytest.mark.parametrize("accumulator", ["hopper_fp8", "hopper_fp8_mma_f16"])
+def test_the_bound_of_an_output_depends_on_its_own_row_and_column(accumulator):
+    x, y = lp.testing.operands("normal", 70, 67, 300)
+    options = {"accumulator": accumulator, "orders": 0}
+    whole = lp.tolerance(lp.quantize(x, "e4m3fn 1x128"), lp.quantize(y, "e4m3fn 1x128"), **options)
+    for rows, columns in ((slice(0, 1), slice(66, 67)), (slice(63, 70), slice(60, 66))):
+        part = lp.tolerance(*(lp.quantize(v, "e4m3fn 1x128") for v in (x[rows], y[columns])), **options)
+        for name in ("exact", "low", "high"):
+            assert np.array_equal(getattr(part, name), getattr(whole, name)[rows, columns])
+
+
 def test_atol_rtol_accept_right_kernels_and_refuse_less_when_a_probability_is_stated():
     a, b = pair(7)
     t = lp.tolerance(a, b, out_format="bfloat16")

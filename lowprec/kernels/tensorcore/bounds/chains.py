@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lowprec._jit import kernel
-from lowprec.kernels.tensorcore.bounds.operand import exponent, power_below
-from lowprec.kernels.tensorcore.reference.exact import fma64
+from lowprec._jit import kernel, variant
+from lowprec.kernels.tensorcore.bounds.operand import WIDTH, Operand, Scope, exponent, power_below
+from lowprec.kernels.tensorcore.bounds.tile import COLUMNS, COUNTED, ROWS, add_products, count_below
+from lowprec.kernels.vectors import aligned_f64
 
 U, TINY = 2.0**-24, 2.0**-149  # half an ulp of float32, relative, and the spacing of its subnormals
-ROWS, WIDTH = 16, 128  # outputs of a tile: its sums stay in the cache
 
 #: Forms of `BlockError`: proportional to magnitudes, aligned terms, FP8 as two float16 instructions, AMD's floors.
 LINEAR, ALIGNED, SPLIT, FLOORED = range(4)
@@ -91,278 +91,273 @@ class Plan(NamedTuple):
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
-# Offsets in a row of `state`: it has `WIDTH` numbers of each kind, one per output.
-EXACT, MOST, VARIANCE, PEAK, TOTAL, TOTAL_MOST, TOTAL_VARIANCE, SIZES, AFTER = (i * WIDTH for i in range(9))
-BEFORE, BEYOND, INSIDE, HIGHEST, LARGEST, SIZE, TOP, ADDED, SQUARES = (i * WIDTH for i in range(9, 18))
-ALL_LARGEST, ALL_SIZE, ALL_SUM, ALL_USUAL, USUAL_SQUARES, NUMBERS = (i * WIDTH for i in range(18, 24))
+FORM = None  # placeholder that `variant` replaces
+
+OUTPUTS = ROWS * WIDTH  # of a tile
+# Offsets of the kinds of numbers in a tile's state; no distance is a multiple of 4 KiB, at which stores delay loads.
+# Variances are sums of the squares of the bounds of uniform errors, three times the variances of these.
+EXACT, MOST, VARIANCE, PEAK, AFTER, BEFORE, LARGEST, SIZE = (i * (OUTPUTS + 40) for i in range(8))
+TOTAL, TOTAL_MOST, TOTAL_VARIANCE, SIZES = (i * (OUTPUTS + 40) for i in range(8, 12))
+ALL_LARGEST, ALL_SIZE, ALL_SUM, ALL_USUAL, NUMBERS = (i * (OUTPUTS + 40) for i in range(12, 17))
 
 
 @kernel
-def _add_products(x, y, tile, start, stop, state, to):
-    """Add the products of a tile's rows and columns, k = start .. stop, to the numbers at offset `to` of `state`."""
-    top, bottom, column, width = tile
-    at = np.uintp(column)
-    for r in range(bottom - top):
-        d, k = state[r, to : to + WIDTH], start
-        while k + 4 <= stop:
-            x0, x1, x2, x3 = x[top + r, k], x[top + r, k + 1], x[top + r, k + 2], x[top + r, k + 3]
-            for j in range(width):
-                c = at + np.uintp(j)
-                total = fma64(x1, y[k + 1, c], fma64(x0, y[k, c], d[j]))
-                d[j] = fma64(x3, y[k + 3, c], fma64(x2, y[k + 2, c], total))
-            k += 4
-        while k < stop:
-            x0 = x[top + r, k]
-            for j in range(width):
-                d[j] = fma64(x0, y[k, at + np.uintp(j)], d[j])
-            k += 1
+def _add_products(x, y, top, start, stop, state, source, target):
+    """Write the numbers of kind `source`, plus the products of a tile with k = start .. stop, as kind `target`."""
+    x_at, y_at = np.intp(x.ctypes.data) + 8 * (start * WIDTH + top), np.intp(y.ctypes.data) + 8 * start * WIDTH
+    for j in range(0, WIDTH, COLUMNS):
+        at = np.intp(state.ctypes.data) + 8 * j
+        add_products(x_at, y_at + 8 * j, at + 8 * source, at + 8 * target, np.intp(8 * WIDTH), stop - start)
 
 
 @kernel
-def _count_below(x, y, lowest_x, lowest_y, tile, b, start, stop, limits, counts):
-    """Count the products of a block with a bit below 2^limit, for each output's limit."""
-    top, bottom, column, width = tile
-    at, zero, one = np.uintp(column), np.float32(0), np.float32(1)
-    for r in range(bottom - top):
-        lowest, found = lowest_x[top + r, b], 0
-        for j in range(width):
-            counts[r, j] = zero
-            found |= 1 if lowest + lowest_y[b, at + np.uintp(j)] < limits[r, j] else 0
-        k = start if found else stop
-        while k + 4 <= stop:
-            x0, x1, x2, x3 = x[top + r, k], x[top + r, k + 1], x[top + r, k + 2], x[top + r, k + 3]
-            for j in range(width):
-                c, least = at + np.uintp(j), limits[r, j]
-                some = (one if x0 + y[k, c] < least else zero) + (one if x1 + y[k + 1, c] < least else zero)
-                more = (one if x2 + y[k + 2, c] < least else zero) + (one if x3 + y[k + 3, c] < least else zero)
-                counts[r, j] += some + more
-            k += 4
-        while k < stop:
-            x0 = x[top + r, k]
-            for j in range(width):
-                counts[r, j] += one if x0 + y[k, at + np.uintp(j)] < limits[r, j] else zero
-            k += 1
+def _count(x, y, top, start, stop, limits, counts):
+    """Count the exponents k = start .. stop of a tile's products that are below each output's limit."""
+    x_at, y_at = np.intp(x.ctypes.data) + 2 * (start * WIDTH + top), np.intp(y.ctypes.data) + 2 * start * WIDTH
+    for j in range(0, WIDTH, COUNTED):
+        limits_at, counts_at = np.intp(limits.ctypes.data) + 2 * j, np.intp(counts.ctypes.data) + 2 * j
+        count_below(x_at, y_at + 2 * j, limits_at, counts_at, np.intp(2 * WIDTH), stop - start)
+
+
+def _count_below(e, x, y, top, b, start, stop, state, limits, counts):
+    """Count the products of a block that have a bit below each output's unit."""
+    for i in range(OUTPUTS):
+        unit = _power(e, state[BEFORE + i], state[LARGEST + i], state[SIZE + i]) * e.unit
+        limits[i] = exponent(unit)
+    _count(x.lowest, y.lowest, top, b, b + 1, limits, counts)
+    found = 0
+    for i in range(OUTPUTS):
+        found |= counts[i]
+    if found:
+        _count(x.bits, y.bits, top, start, stop, limits, counts)
+
+
+def _power(e, before, largest, size):
+    """Return the largest power of two of an output's terms."""
+    top = largest if FORM == ALIGNED else size
+    return power_below(max(top if FORM == SPLIT else max(top, before), e.least))
+
+
+def _error(e, growth, steps, products, lossy, before, beyond, inside, largest, size):
+    """Return the error that a block adds, and its variance, from the number of products that lose bits."""
+    if FORM == LINEAR:
+        of_products, of_sums = e.relative * size, e.carried * inside
+        added = growth * (of_products + steps * (of_sums + e.absolute))
+        return added, of_products * of_products / products + steps * (of_sums * of_sums)
+    top = _power(e, before, largest, size)
+    unit, c = top * e.unit, 1.0 if before > 0 else 0.0  # a C of 0 loses nothing
+    if FORM == ALIGNED:
+        terms = min(lossy, e.terms) + c
+        lost = terms * unit * e.cut
+        rounded = e.last * power_below(max(beyond + lost, e.normal))
+        return lost + rounded, terms * (unit * unit) + rounded * rounded
+    if FORM == SPLIT:
+        lost = e.relative * size if lossy > 0 else 0.0
+        rounded = e.last * (beyond + lost)
+        return lost + rounded + e.absolute, lost * lost / products + rounded * rounded
+    terms = lossy + (3.0 if lossy > 0 else 0.0) + 2 * c
+    lost = terms * unit + e.cut * top
+    rounded = e.last * (beyond + lost) + e.absolute
+    return lost + rounded, terms * (unit * unit) + rounded * rounded
 
 
 @kernel
-def _find_units(e, rows, width, state, limits):
-    """Find the largest power of two of each output's terms, and the exponent of its unit."""
-    for r in range(rows):
-        s = state[r]
-        for j in range(width):
-            top = s[LARGEST + j] if e.form == ALIGNED else s[SIZE + j]
-            if e.form != SPLIT:
-                top = max(top, s[BEFORE + j])
-            top = power_below(max(top, e.least))
-            s[TOP + j] = top
-            limits[r, j] = np.float32(exponent(top * e.unit))
-
-
-@kernel
-def _find_errors(e, rows, width, products, state, counts):
-    """Compute the errors that a block adds, from units and the numbers of products that lose bits."""
-    for r in range(rows):
-        s = state[r]
-        for j in range(width):
-            lossy, unit = np.float64(counts[r, j]), s[TOP + j] * e.unit
-            c = 1.0 if s[BEFORE + j] > 0 else 0.0  # a C of 0 loses nothing
-            if e.form == ALIGNED:
-                terms = min(lossy, e.terms) + c
-                lost = terms * unit * e.cut
-                rounded = e.last * power_below(max(s[BEYOND + j] + lost, e.normal))
-                s[ADDED + j] = lost + rounded
-                s[SQUARES + j] = (terms * (unit * unit) + rounded * rounded) / 3
-            elif e.form == SPLIT:
-                lost = e.relative * s[SIZE + j] if lossy > 0 else 0.0
-                rounded = e.last * (s[BEYOND + j] + lost)
-                s[ADDED + j] = lost + rounded + e.absolute
-                s[SQUARES + j] = (lost * lost / products + rounded * rounded) / 3
-            else:
-                terms = lossy + (3.0 if lossy > 0 else 0.0) + 2 * c
-                lost = terms * unit + e.cut * s[TOP + j]
-                rounded = e.last * (s[BEYOND + j] + lost) + e.absolute
-                s[ADDED + j] = lost + rounded
-                s[SQUARES + j] = (terms * (unit * unit) + rounded * rounded) / 3
-
-
-@kernel
-def _find_linear_errors(e, growth, steps, rows, width, products, state):
-    """Compute the errors that a block adds in proportion to the magnitudes of its products and sums."""
-    for r in range(rows):
-        s = state[r]
-        for j in range(width):
-            of_products, of_sums = e.relative * s[SIZE + j], e.carried * s[INSIDE + j]
-            s[ADDED + j] = growth * (of_products + steps * (of_sums + e.absolute))
-            s[SQUARES + j] = (of_products * of_products / products + steps * (of_sums * of_sums)) / 3
-
-
-@kernel
-def _rescale(x, y, tile, b, again, in_any_order, state):
+def _rescale(x, y, top, b, again, in_any_order, state):
     """Multiply the running sums by the ratio of the last block's scale and this one's."""
-    top, bottom, column, width = tile
-    at = np.uintp(column)
-    for r in range(bottom - top):
-        s, before, now = state[r], x[top + r, b - 1], x[top + r, b]
-        for j in range(width):
-            scale = now * y[b, at + np.uintp(j)]
-            ratio = before * y[b - 1, at + np.uintp(j)] / scale
-            exact, most = s[EXACT + j] * ratio, s[MOST + j] * ratio
-            sums = (s[ALL_SIZE + j] + s[ALL_SUM + j]) / (2 * scale) if in_any_order else abs(exact)
-            s[EXACT + j], s[MOST + j] = exact, most + again * (sums + most)
-            s[VARIANCE + j] = s[VARIANCE + j] * (ratio * ratio) + (again * exact) * (again * exact) / 3
+    for r in range(ROWS):
+        before, now = x[b - 1, top + r], x[b, top + r]
+        for j in range(WIDTH):
+            i = r * WIDTH + j
+            scale = now * y[b, j]
+            ratio = before * y[b - 1, j] / scale
+            exact, most = state[EXACT + i] * ratio, state[MOST + i] * ratio
+            sums = (state[ALL_SIZE + i] + state[ALL_SUM + i]) / (2 * scale) if in_any_order else abs(exact)
+            state[EXACT + i], state[MOST + i] = exact, most + again * (sums + most)
+            state[VARIANCE + i] = state[VARIANCE + i] * (ratio * ratio) + (again * exact) * (again * exact)
 
 
 @kernel
-def _set_magnitudes(tops_x, tops_y, norms_x, norms_y, tile, b, single, has_halves, state):
-    """Write the magnitudes of the running sums before, after and inside a block, and of its products."""
-    top, bottom, column, width = tile
-    at = np.uintp(column)
-    for r in range(bottom - top):
-        s, largest, norm = state[r], tops_x[top + r, b], norms_x[top + r, b]
-        for j in range(width):
-            before, beyond, most = abs(s[EXACT + j]), abs(s[AFTER + j]), s[MOST + j]
-            size = norm * norms_y[b, at + np.uintp(j)]
-            inside = (before if single else (before + beyond + size) / 2) + most
-            s[BEFORE + j], s[BEYOND + j], s[INSIDE + j] = before + most, beyond + most, inside
-            s[HIGHEST + j] = max(max(inside, beyond + most), size if has_halves else 0.0)
-            s[LARGEST + j], s[SIZE + j] = largest * tops_y[b, at + np.uintp(j)], size
+def _set_magnitudes(x, y, top, b, state):
+    """Write the magnitudes of the running sums before a block, and of its products."""
+    for r in range(ROWS):
+        largest, norm = x.tops[b, top + r], x.norms[b, top + r]
+        for j in range(WIDTH):
+            i = r * WIDTH + j
+            state[BEFORE + i] = abs(state[EXACT + i]) + state[MOST + i]
+            state[LARGEST + i] = largest * y.tops[b, j]
+            state[SIZE + i] = norm * y.norms[b, j]
 
 
 @kernel
-def _set_any(x, y, tile, b, scaled, usual, state):
+def _set_any(x, y, top, b, scaled, usual, state):
     """Write the magnitudes of a block of a chain that takes the products of a scope in any order.
 
     A partial sum is at most (sum of magnitudes + |sum|) / 2.
     """
-    top, bottom, column, width = tile
-    at = np.uintp(column)
-    for r in range(bottom - top):
-        s = state[r]
-        for j in range(width):
-            scale = x[top + r, b] * y[b, at + np.uintp(j)] if scaled else 1.0
-            size = s[ALL_USUAL + j] / scale
-            if not usual:
-                size = (s[ALL_SIZE + j] / scale + s[ALL_SUM + j] / scale) / 2 + s[MOST + j]
-                s[LARGEST + j] = s[ALL_LARGEST + j] / scale
-                s[USUAL_SQUARES + j] = s[SQUARES + j]
-                s[HIGHEST + j] = max(s[HIGHEST + j], size)
-            s[BEFORE + j], s[BEYOND + j], s[INSIDE + j] = size, size, size
+    for r in range(ROWS):
+        for j in range(WIDTH):
+            i = r * WIDTH + j
+            scale = x[b, top + r] * y[b, j] if scaled else 1.0
+            if usual:
+                state[BEFORE + i] = state[ALL_USUAL + i] / scale
+            else:
+                size = (state[ALL_SIZE + i] / scale + state[ALL_SUM + i] / scale) / 2
+                state[BEFORE + i] = size + state[MOST + i]
+                state[LARGEST + i] = state[ALL_LARGEST + i] / scale
 
 
-@kernel
-def _advance(rows, width, products, values_alone, in_any_order, state):
+def _add_usual(e, growth, steps, products, state, counts):
+    """Add the squares of a block's usual errors, in a chain in any order."""
+    for i in range(OUTPUTS):
+        size = state[BEFORE + i]
+        state[VARIANCE + i] += _error(
+            e, growth, steps, products, np.float64(counts[i]), size, size, size, state[LARGEST + i],
+            state[SIZE + i],
+        )[1]  # fmt: skip
+
+
+def _advance(e, growth, steps, products, values_alone, in_any_order, state, counts):
     """Replace the running sums by those after a block, and add its errors to theirs."""
     by_size, by_one = 2.01 * U, 2 * TINY * products
-    for r in range(rows):
-        s = state[r]
-        for j in range(width):
-            most = s[MOST + j]
-            if values_alone:
-                most = most + by_size * s[SIZE + j] + by_one * (1 + s[SIZE + j])
-            most += s[ADDED + j]
-            peak = s[HIGHEST + j] + most
-            s[PEAK + j] = s[PEAK + j] if peak <= s[PEAK + j] else peak  # NaN stays
-            more = s[USUAL_SQUARES + j] if in_any_order else s[SQUARES + j]
-            s[EXACT + j], s[MOST + j], s[VARIANCE + j] = s[AFTER + j], most, s[VARIANCE + j] + more
+    for i in range(OUTPUTS):
+        exact, after, most = state[EXACT + i], state[AFTER + i], state[MOST + i]
+        before, size = state[BEFORE + i], state[SIZE + i]
+        beyond = abs(after) + most
+        inside = (abs(exact) if steps == 1 else (abs(exact) + abs(after) + size) / 2) + most
+        highest = max(max(inside, beyond), size if FORM == SPLIT else 0.0)
+        if in_any_order:
+            beyond, inside, highest = before, before, max(highest, before)
+        lossy = np.float64(counts[i])
+        added, square = _error(
+            e, growth, steps, max(products, 1.0), lossy, before, beyond, inside, state[LARGEST + i], size
+        )
+        if values_alone:
+            most = most + by_size * size + by_one * (1 + size)
+        most += added
+        peak = highest + most
+        state[PEAK + i] = state[PEAK + i] if peak <= state[PEAK + i] else peak  # NaN stays
+        state[EXACT + i], state[MOST + i] = after, most
+        state[VARIANCE + i] += 0.0 if in_any_order else square
 
 
-@kernel
-def _add_block(x, y, plan, e, tile, b, state, limits, counts):
+def _add_block(x, y, plan, e, top, b, state, limits, counts):
     """Add a block to the running sums of a tile."""
-    top, bottom, _, width = tile
-    start, stop, rows, any_order = plan.edges[b], plan.edges[b + 1], bottom - top, plan.scopes.size > 0
-    products = np.float64(max(stop - start, 1))
+    start, stop, any_order = plan.edges[b], plan.edges[b + 1], plan.scopes.size > 0
+    products, growth, steps = np.float64(stop - start), plan.growth[b], plan.steps[b]
     if plan.rescaled[b]:
-        _rescale(x.scales, y.scales, tile, b, plan.again, any_order, state)
-    for r in range(rows):
-        for j in range(width):
-            state[r, AFTER + j] = state[r, EXACT + j]
-    _add_products(x.values, y.values, tile, start, stop, state, AFTER)
-    _set_magnitudes(x.tops, y.tops, x.norms, y.norms, tile, b, plan.steps[b] == 1, e.form == SPLIT, state)
-    for i in range(2 if any_order else 1):
-        if any_order:  # the usual magnitudes first, then the largest
-            _set_any(x.scales, y.scales, tile, b, plan.scope_is_scaled, i == 0, state)
-        if e.form == LINEAR:
-            _find_linear_errors(e, plan.growth[b], plan.steps[b], rows, width, products, state)
-        else:
-            _find_units(e, rows, width, state, limits)
-            _count_below(x.bits, y.bits, x.lowest, y.lowest, tile, b, start, stop, limits, counts)
-            _find_errors(e, rows, width, products, state, counts)
-    _advance(rows, width, stop - start, plan.values_alone, any_order, state)
+        _rescale(x.scales, y.scales, top, b, plan.again, any_order, state)
+    _add_products(x.values, y.values, top, start, stop, state, EXACT, AFTER)
+    _set_magnitudes(x, y, top, b, state)
+    for usual in range(1 if any_order else 0, -1, -1):
+        if any_order:
+            _set_any(x.scales, y.scales, top, b, plan.scope_is_scaled, usual, state)
+        if FORM != LINEAR:
+            _count_below(e, x, y, top, b, start, stop, state, limits, counts)
+        if usual:
+            _add_usual(e, growth, steps, max(products, 1.0), state, counts)
+    _advance(e, growth, steps, products, plan.values_alone, any_order, state, counts)
 
 
 # --- chains ----------------------------------------------------------------------------------------------------------
 
 
 @kernel
-def _find_scope(x, y, start, stop, tile, c, state):
+def _find_scope(x, y, start, stop, top, c, state):
     """Write the sums over all products of the scope of a chain, from which it may take any."""
-    top, bottom, column, width = tile
-    at = np.uintp(column)
-    state[:, ALL_SIZE:USUAL_SQUARES] = 0.0
-    _add_products(x.sizes, y.sizes, tile, start, stop, state, ALL_SIZE)
-    _add_products(x.values, y.values, tile, start, stop, state, ALL_SUM)
-    _add_products(x.squares, y.squares, tile, start, stop, state, ALL_USUAL)
-    for r in range(bottom - top):
-        s, largest = state[r], x.tops[top + r, c]
-        for j in range(width):
-            total = s[ALL_SUM + j]
-            s[ALL_LARGEST + j], s[ALL_SUM + j] = largest * y.tops[c, at + np.uintp(j)], abs(total)
-            s[ALL_USUAL + j] = np.sqrt(total * total / 3 + s[ALL_USUAL + j] / 6)
+    state[ALL_SIZE:] = 0.0
+    _add_products(x.sizes, y.sizes, top, start, stop, state, ALL_SIZE, ALL_SIZE)
+    _add_products(x.values, y.values, top, start, stop, state, ALL_SUM, ALL_SUM)
+    _add_products(x.squares, y.squares, top, start, stop, state, ALL_USUAL, ALL_USUAL)
+    for r in range(ROWS):
+        largest = x.tops[c, top + r]
+        for j in range(WIDTH):
+            i = r * WIDTH + j
+            total = state[ALL_SUM + i]
+            state[ALL_LARGEST + i], state[ALL_SUM + i] = largest * y.tops[c, j], abs(total)
+            state[ALL_USUAL + i] = np.sqrt(total * total / 3 + state[ALL_USUAL + i] / 6)
 
 
 @kernel
-def _end_chain(x, y, tile, b, plan, c, state):
+def _end_chain(x, y, top, b, plan, c, state):
     """Multiply the results of a chain by its scale and add them to the totals."""
-    top, bottom, column, width = tile
-    at, roundings, alone = np.uintp(column), 0 if plan.exact[c] else plan.roundings, c == 0 and plan.exact[c]
+    roundings, alone = 0 if plan.exact[c] else plan.roundings, c == 0 and plan.exact[c]
     factor, highest = plan.factor, plan.highest
-    for r in range(bottom - top):
-        s = state[r]
-        for j in range(width):
-            scale = x[top + r, b] * y[b, at + np.uintp(j)]
-            most = s[MOST + j] if s[PEAK + j] < highest else np.inf
-            exact, most = s[EXACT + j] * factor * scale, most * factor * scale
-            variance = s[VARIANCE + j] * (factor * factor) * (scale * scale)
-            for _ in range(roundings):
-                most += U * (abs(exact) + most) + TINY
-                variance += (U * exact) * (U * exact) / 3
-            s[SIZES + j] += abs(exact) + most
+    for r in range(ROWS):
+        for j in range(WIDTH):
+            i = r * WIDTH + j
+            scale = x[b, top + r] * y[b, j]
+            most = state[MOST + i] if state[PEAK + i] < highest else np.inf
+            exact, most = state[EXACT + i] * factor * scale, most * factor * scale
+            variance, square = state[VARIANCE + i] * (factor * factor) * (scale * scale), (U * exact) * (U * exact)
+            if roundings > 0:
+                most, variance = most + (U * (abs(exact) + most) + TINY), variance + square
+            if roundings > 1:
+                most, variance = most + (U * (abs(exact) + most) + TINY), variance + square
+            state[SIZES + i] += abs(exact) + most
             if not alone:
-                exact, most, variance = s[TOTAL + j] + exact, s[TOTAL_MOST + j] + most, s[TOTAL_VARIANCE + j] + variance
+                exact, most = state[TOTAL + i] + exact, state[TOTAL_MOST + i] + most
+                variance = state[TOTAL_VARIANCE + i] + variance
                 most += U * (abs(exact) + most) + TINY
-                variance += (U * exact) * (U * exact) / 3
-            s[TOTAL + j], s[TOTAL_MOST + j], s[TOTAL_VARIANCE + j] = exact, most, variance
+                variance += (U * exact) * (U * exact)
+            state[TOTAL + i], state[TOTAL_MOST + i], state[TOTAL_VARIANCE + i] = exact, most, variance
 
 
 @kernel
-def _store(chains, tile, state, exact, most, variance):
+def _store(chains, top, column, state, exact, most, variance):
     """Store the results of a tile; the errors allow for any order in which the results of chains are added."""
-    top, bottom, column, width = tile
-    for r in range(bottom - top):
-        s, i = state[r], top + r
-        for j in range(width):
-            total, error = s[TOTAL + j], s[TOTAL_MOST + j]
+    for r in range(min(ROWS, exact.shape[0] - top)):
+        for j in range(min(WIDTH, exact.shape[1] - column)):
+            at = r * WIDTH + j
+            total, error = state[TOTAL + at], state[TOTAL_MOST + at]
             if chains > 1:
-                error += chains * (U * (s[SIZES + j] + abs(total)) / 2 + TINY)
-            exact[i, column + j], most[i, column + j], variance[i, column + j] = total, error, s[TOTAL_VARIANCE + j]
+                error += chains * (U * (state[SIZES + at] + abs(total)) / 2 + TINY)
+            exact[top + r, column + j], most[top + r, column + j] = total, error
+            variance[top + r, column + j] = state[TOTAL_VARIANCE + at] / 3
 
 
 @kernel
-def chains(x, y, x_scope, y_scope, plan, e, exact, most, variance, first, stop):
-    """Write the exact sums of rows `first` to `stop` of ``A @ B.T``, bounds on their errors, and mean squares."""
-    state = np.zeros((ROWS, NUMBERS))
-    limits, counts = np.zeros((ROWS, WIDTH), np.float32), np.zeros((ROWS, WIDTH), np.float32)
-    columns, any_order = y.values.shape[1], plan.scopes.size > 0
-    for top in range(first, stop, ROWS):
-        for column in range(0, columns, WIDTH):
-            tile = top, min(top + ROWS, stop), column, min(WIDTH, columns - column)
-            state[:, TOTAL:AFTER] = 0.0
+def _panel(x, i):
+    """Return a panel of an operand."""
+    return Operand(x.values[i], x.bits[i], x.tops[i], x.norms[i], x.lowest[i], x.scales[i])
+
+
+def _chains(x, y, x_scope, y_scope, plan, e, exact, most, variance, first, stop):
+    """Write the exact sums of ``A @ B.T``, bounds on their errors, and mean squares, for a range of panels of rows.
+
+    Tiles of a pair of panels are followed in turn, chain by chain, so that a chain's part of the panels is cached.
+    """
+    tiles, any_order = WIDTH // ROWS, plan.scopes.size > 0
+    states = aligned_f64(tiles * NUMBERS).reshape(tiles, NUMBERS)
+    limits, counts = np.zeros(OUTPUTS, np.int16), np.zeros(OUTPUTS, np.int16)
+    for i in range(first, stop):
+        tiles = (min(exact.shape[0] - i * WIDTH, WIDTH) + ROWS - 1) // ROWS
+        for j in range(y.values.shape[0]):
+            rows, columns = _panel(x, i), _panel(y, j)
+            states[:, TOTAL:ALL_LARGEST] = 0.0
             for c in range(plan.first.size - 1):
-                state[:, EXACT:TOTAL] = 0.0
-                if any_order and (c == 0 or plan.scopes[c, 0] != plan.scopes[c - 1, 0]):
-                    _find_scope(x_scope, y_scope, plan.scopes[c, 0], plan.scopes[c, 1], tile, c, state)
-                for b in range(plan.first[c], plan.first[c + 1]):
-                    _add_block(x, y, plan, e, tile, b, state, limits, counts)
-                _end_chain(x.scales, y.scales, tile, plan.first[c + 1] - 1, plan, c, state)
-            _store(plan.first.size - 1, tile, state, exact, most, variance)
+                for t in range(tiles):
+                    state, top = states[t], t * ROWS
+                    state[EXACT:AFTER] = 0.0
+                    if any_order and (c == 0 or plan.scopes[c, 0] != plan.scopes[c - 1, 0]):
+                        left = Scope(x_scope.sizes[i], x_scope.values[i], x_scope.squares[i], x_scope.tops[i])
+                        right = Scope(y_scope.sizes[j], y_scope.values[j], y_scope.squares[j], y_scope.tops[j])
+                        _find_scope(left, right, plan.scopes[c, 0], plan.scopes[c, 1], top, c, state)
+                    for b in range(plan.first[c], plan.first[c + 1]):
+                        _add_block(rows, columns, plan, e, top, b, state, limits, counts)
+                    _end_chain(rows.scales, columns.scales, top, plan.first[c + 1] - 1, plan, c, state)
+            for t in range(tiles):
+                _store(plan.first.size - 1, i * WIDTH + t * ROWS, j * WIDTH, states[t], exact, most, variance)
+
+
+def _of_form(name, form):
+    """Return `_chains`, compiled for a form of `BlockError`."""
+    names = {"FORM": form}
+    for function in (_power, _error, _count_below, _add_usual, _advance, _add_block, _chains):
+        names[function.__name__] = variant(function, f"{function.__name__}_{name}", **names)
+    return names["_chains"]
+
+
+#: Kernels by form of `BlockError`.
+CHAINS = [
+    _of_form("linear", LINEAR), _of_form("aligned", ALIGNED), _of_form("split", SPLIT), _of_form("floored", FLOORED),
+]  # fmt: skip

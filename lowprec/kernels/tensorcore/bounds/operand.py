@@ -6,23 +6,24 @@ import numpy as np
 
 from lowprec._jit import bits64, float64_from_bits, kernel
 
-NO_BITS = np.float32(8000)  # exponent of the lowest bit of a zero: no sum of two is below a unit
+WIDTH = 64  # rows of an operand in a panel
+NO_BITS = np.int16(8000)  # exponent of the lowest bit of a zero: no sum of two is below a unit
 
 
 class Operand(NamedTuple):
-    """An operand of chains: A [M, K] with blocks in columns, or B transposed, [K, N] with blocks in rows.
+    """Operand of chains in panels of `WIDTH` rows, each panel transposed; the last one is padded.
 
     Attributes
     ----------
-    values : float64 array [M, K]
+    values : float64 array [panels, K, WIDTH]
         Exact values.
-    bits : float32 array [M, K]
+    bits : int16 array [panels, K, WIDTH]
         Exponents of the lowest bits of the values.
-    tops, norms : float64 arrays [M, blocks]
+    tops, norms : float64 arrays [panels, blocks, WIDTH]
         Largest power of two, and norm, of a block's numbers as the alignment reads them.
-    lowest : float32 array [M, blocks]
+    lowest : int16 array [panels, blocks, WIDTH]
         Smallest of `bits` in a block.
-    scales : float64 array [M, blocks]
+    scales : float64 array [panels, blocks, WIDTH]
         Factors of the results of chains.
     """
 
@@ -35,7 +36,7 @@ class Operand(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """Products for chains in any order: magnitudes, values, squares [M, K], and largest powers [M, chains]."""
+    """Products for chains in any order: magnitudes, values, squares, and largest powers [panels, chains, WIDTH]."""
 
     sizes: np.ndarray
     values: np.ndarray
@@ -61,78 +62,62 @@ def exponent(power):
 
 
 @kernel
-def _read_row(given, scale, large, normal, floor, values, powers, bits):
-    """Write the exact values of a row, their magnitudes as powers of two, and the exponents of their lowest bits."""
-    for k in range(given.size):
-        x = np.float64(given[k])
-        value, size = x * scale[k], max(max(abs(x), normal) * large[k], floor)
-        power = power_below(size) if size < np.inf and x != 0 and large[k] != 0 else 0.0
-        word = bits64(value)
-        whole = word & _FRACTION | _HIDDEN
-        low = np.float64(np.int64(whole & (~whole + np.uint64(1))))
-        lowest = np.float32(exponent(abs(value)) - 52 + exponent(low))
-        values[k], powers[k], bits[k] = value, power, lowest if 0.0 < abs(value) < np.inf else NO_BITS
-
-
-@kernel
-def _sum(x, start, count):
-    """Return the sum of `count` numbers of x from index `start`, in eight interleaved sums."""
-    if count < 8:
-        total = 0.0
-        for i in range(start, start + count):
-            total += x[i]
-        return total
-    whole = count // 8 * 8
-    a, b, c, d = x[start], x[start + 1], x[start + 2], x[start + 3]
-    e, f, g, h = x[start + 4], x[start + 5], x[start + 6], x[start + 7]
-    for i in range(start + 8, start + whole, 8):
-        a += x[i]
-        b += x[i + 1]
-        c += x[i + 2]
-        d += x[i + 3]
-        e += x[i + 4]
-        f += x[i + 5]
-        g += x[i + 6]
-        h += x[i + 7]
-    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
-    for i in range(start + whole, start + count):
-        total += x[i]
-    return total
-
-
-@kernel
-def prepare(given, scale, large, rows_of_scale, normal, floor, edges, out, powers):
-    """Write the arrays of an operand [R, K], but its `scales`.
+def prepare(given, scale, large, normal, floor, edges, out, powers):
+    """Write the arrays of an operand, but its `scales`.
 
     Parameters
     ----------
-    given : float32 array [R, K]
+    given : float32 array [panels, K, WIDTH]
         Values without scales.
-    scale, large : float64 arrays [R / rows_of_scale, K]
+    scale, large : float64 arrays [panels, K, WIDTH] or [1, 1, WIDTH]
         Scales, and the scales as the alignment reads them.
     normal, floor : float
         Smallest magnitudes that the alignment reads, of values, and of those with scales.
     edges : int64 array
         Edges of blocks of K.
     out : Operand
-        Arrays [R, K] and [R, blocks].
-    powers : float64 array [R, K] or empty
-        Powers of two of the magnitudes that the alignment reads.
+        Destination.
+    powers : float64 array [panels, K, WIDTH] or [1, 1, WIDTH]
+        Destination of the powers of two of the magnitudes that the alignment reads; a single row is not written.
     """
-    k = given.shape[1]
-    sizes, squares = np.empty(k), np.empty(k)
-    for i in range(given.shape[0]):
-        at = i // rows_of_scale
-        _read_row(given[i], scale[at], large[at], normal, floor, out.values[i], sizes, out.bits[i])
-        if powers.size:
-            powers[i] = sizes
-        for p in range(k):
-            square = max(abs(out.values[i, p]), sizes[p])
-            squares[p] = square * square
+    sums = np.empty((9, WIDTH))  # eight interleaved sums of squares, then those of the rest
+    size, largest, lowest = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH, np.int16)
+    for panel in range(given.shape[0]):
+        s = panel if scale.size > WIDTH else 0
         for b in range(edges.size - 1):
             start, stop = edges[b], edges[b + 1]
-            largest, lowest = 0.0, 2 * NO_BITS
-            for p in range(start, stop):
-                largest, lowest = max(largest, sizes[p]), min(lowest, out.bits[i, p])
-            out.norms[i, b], out.tops[i, b] = np.sqrt(_sum(squares, start, stop - start)), largest
-            out.lowest[i, b] = lowest
+            whole = start + (stop - start) // 8 * 8
+            sums[:], largest[:], lowest[:] = 0.0, 0.0, 2 * NO_BITS
+            for k in range(start, stop):
+                at, to = k if scale.size > WIDTH else 0, (k - start) % 8 if k < whole else 8
+                if k == whole:
+                    _join(sums)
+                for i in range(WIDTH):
+                    x, read = np.float64(given[panel, k, i]), large[s, at, i]
+                    reads = max(max(abs(x), normal) * read, floor)
+                    size[i] = power_below(reads) if reads < np.inf and x != 0 and read != 0 else 0.0
+                    out.values[panel, k, i] = x * scale[s, at, i]
+                for i in range(WIDTH):
+                    value = out.values[panel, k, i]
+                    whole_value = bits64(value) & _FRACTION | _HIDDEN
+                    low = np.float64(np.int64(whole_value & (~whole_value + np.uint64(1))))
+                    bit = np.int16(exponent(abs(value)) - 52 + exponent(low))
+                    out.bits[panel, k, i] = bit if 0.0 < abs(value) < np.inf else NO_BITS
+                for i in range(WIDTH):
+                    largest[i], lowest[i] = max(largest[i], size[i]), min(lowest[i], out.bits[panel, k, i])
+                    square = max(abs(out.values[panel, k, i]), size[i])
+                    sums[to, i] += square * square
+                if powers.size > WIDTH:
+                    powers[panel, k] = size
+            if whole == stop:
+                _join(sums)
+            out.tops[panel, b], out.lowest[panel, b], out.norms[panel, b] = largest, lowest, np.sqrt(sums[8])
+
+
+@kernel
+def _join(sums):
+    """Write the total of eight interleaved sums to the ninth."""
+    for i in range(WIDTH):
+        a, b, c, d = sums[0, i], sums[1, i], sums[2, i], sums[3, i]
+        e, f, g, h = sums[4, i], sums[5, i], sums[6, i], sums[7, i]
+        sums[8, i] = ((a + b) + (c + d)) + ((e + f) + (g + h))
