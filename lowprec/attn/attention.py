@@ -18,11 +18,11 @@ from .._values import BitwiseEq
 from ..cast.arrays import format_from_dtype
 from ..cast.casts import encode, round_to
 from ..format.catalogue import Format, formats
+from ..special.reciprocal import flushed
 from .catalogue import attentions
 from .cpu import TorchMath
 from .forward import Forward, Head, scale_of_scores
 from .kernel import AttentionKernel
-from .sums import flushed
 from .tiles import Call
 
 Array = NDArray[Any]

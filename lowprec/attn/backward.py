@@ -16,12 +16,13 @@ from .._values import BitwiseEq
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format
 from ..kernels import attn as kernels
+from ..special.reciprocal import flushed
 from ..tensorcore.mma import mma
 from .attention import AttentionResult, attention, check_shapes, find_window, operand_codes, softmax_scale
 from .catalogue import attentions
 from .forward import scale_of_scores
 from .kernel import AttentionKernel, GradientTile
-from .sums import added, flushed
+from .sums import added
 from .tiles import Call
 
 Floats = NDArray[np.float32]

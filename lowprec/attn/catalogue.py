@@ -159,7 +159,7 @@ def _torch_cpu(name: str, fmt: Format, exp: CpuExp, **fields: Any) -> AttentionK
     flash: dict[str, Any] = {"key_tiles": (KeyTile(ANY_SIZE, 512, 512, 512),), "schedule": TorchCpu(), "source": _TORCH}
     return AttentionKernel(
         name, scores=chain, values=chain, operands=fmt, p_format=fmt, p_policy=policies["ieee"], exp2=exp,
-        reciprocal=RoundedReciprocal(0), last_tile_first=False, fused_scores=False, fused_shift=False,
+        reciprocal=RoundedReciprocal(0, flush=False), last_tile_first=False, fused_scores=False, fused_shift=False,
         product_block=192, propagates_nan=True, flush_subnormals=False, fused_lse=False, output_format=fmt,
         decided=_MKL, **(flash | fields),
     )  # fmt: skip

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..cast.casts import decode, encode
 from ..format.catalogue import Format, formats
 from ..kernels import attn as kernels
+from ..special.reciprocal import flushed
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.mma import mma
 from .bounds import Bounds
@@ -22,7 +23,7 @@ from .cpu import blocked_product
 from .kernel import AttentionKernel
 from .paired import HIDDEN, FlashMla, PairedSoftmax
 from .splits import split_blocks
-from .sums import added, flushed
+from .sums import added
 from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]

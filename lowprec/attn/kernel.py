@@ -112,7 +112,7 @@ class AttentionKernel(Value):
         Whether the maximum of a row with a NaN score is NaN. Only a sum of 0, which counts as 1, then marks a row as
         empty.
     flush_subnormals : bool
-        Whether subnormal results of float32 operations become zero (``--use_fast_math``).
+        Whether subnormal operands and results of float32 operations count as zero (``--use_fast_math``).
     rounded_log2_e : bool
         Whether log2(e) is rounded to float32 before it is multiplied by the softmax scale.
     empty_scale, empty_lse : float

@@ -147,7 +147,7 @@ class FlashAttention3(Schedule):
         return super().tile(call, table)
 
     def packs(self, call: Call, queries: int) -> bool:
-        """Return whether keys are split, pages are not copied by TMA, or packing clearly reduces the empty rows."""
+        """Return whether blocks hold the heads of a group: always, with splits, without TMA, or to have fewer rows."""
         if self.packs_groups or call.splits > 1 or call.page_size:
             return call.group > 1
         alone, packed = (

@@ -10,13 +10,9 @@ from numpy.typing import NDArray
 
 from .._values import Value, normalize_fields
 from ..kernels import attn as kernels
+from ..special.reciprocal import flushed
 
 Floats = NDArray[np.float32]
-
-
-def flushed(x: Floats) -> Floats:
-    """Return an array in which subnormal numbers are zeros of their sign."""
-    return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
 
 
 def added(a: Floats, b: Floats, flush: bool = True) -> Floats:

@@ -44,6 +44,8 @@ class RoundedReciprocal(Reciprocal):
     ----------
     ulps : int
         Documented error of the instruction that it stands in for.
+    flush : bool
+        Whether subnormal numbers and results count as zero, as in ``rcp.approx.ftz.f32`` and ``div.full.ftz.f32``.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class RoundedReciprocal(Reciprocal):
     """
 
     ulps: int = 2
+    flush: bool = True
 
     def __post_init__(self) -> None:
         normalize_fields(self)
@@ -66,12 +69,17 @@ class RoundedReciprocal(Reciprocal):
 
     def __call__(self, x: Floats) -> Floats:
         """Return 1/x of an array of any shape."""
-        return np.float32(1) / x
+        return flushed(np.float32(1) / flushed(x)) if self.flush else np.float32(1) / x
 
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
         """Return numbers `ulps` below and above the rounded result; the lower bound is 0 for x above 2^126."""
-        low, high = around(self(x), self.ulps)
+        low, high = around(np.float32(1) / x, self.ulps)
         return np.where(x > np.float32(2.0**126), np.float32(0), low), high
+
+
+def flushed(x: Floats) -> Floats:
+    """Return an array in which subnormal numbers are zeros of their sign."""
+    return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
 
 
 def around(x: Floats, ulps: int) -> tuple[Floats, Floats]:

@@ -20,6 +20,7 @@ from lowprec.attn.sinks import OffsetSink
 from lowprec.attn.splits import split_blocks
 from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle.attention import forward as oracle
+from lowprec.special.reciprocal import RoundedReciprocal
 
 SPLIT = [name for name in GPU if lp.attentions[name].combine is not None]
 QUERIES, TILE = 8, 16
@@ -152,6 +153,23 @@ def test_softcaps_have_the_oracle_s_bits(name: str) -> None:
             assert got.lse[i].view(np.uint32) == lse
 
 
+@pytest.mark.parametrize("name", ["flash2", "fa3_bf16"])
+def test_subnormal_scores_below_a_softcap_are_zero(name: str) -> None:
+    kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 16, 16, 16),))
+    q, k, v = operands(np.random.default_rng(0), kernel, 1, 20, 8, 1.0)
+    q, k = (lp.round_to(x * 2.0**-65, "bfloat16") for x in (q, k))
+    got = lp.attention(q, k, v, kernel=kernel, softcap=1.0, scale=2.0**126, out_format="float32")
+    codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
+    scale, cap = Fraction(float(np.float32(math.log2(math.e)))), Fraction(2) ** 126
+    want, wrong = (
+        dataclasses.replace(oracle_of(kernel, 16), keeps_operands=keeps).row(
+            codes[0][0], codes[1], codes[2], scale, cap=cap
+        )
+        for keeps in (False, True)
+    )
+    assert got.out[0].view(np.uint32).tolist() == want[0] != wrong[0]
+
+
 @pytest.mark.parametrize("name", ["vllm_fa3_fp8", "fa4_bf16", "fa4_fp8"])
 def test_sinks_have_the_oracle_s_bits(name: str) -> None:
     """Also of a row without keys, whose softmax is that of the sink."""
@@ -169,6 +187,30 @@ def test_sinks_have_the_oracle_s_bits(name: str) -> None:
             assert got.out[i].view(np.uint32).tolist() == out
             assert got.lse[i].view(np.uint32) == lse
         assert got.lse[0] == pytest.approx(sink, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vllm_fa3_fp8", "fa4_bf16"])
+def test_a_subnormal_reciprocal_is_zero(name: str) -> None:
+    """A sink of 2^126.5: ``rcp.approx.ftz`` and ``div.full.ftz`` return zero, before the scale of V multiplies it."""
+    kernel = small(name)
+    _, k, v = operands(np.random.default_rng(1), kernel, 1, 2, 8, 1.0)
+    q, scale = np.zeros((1, 8), np.float32), 448.0 if kernel.takes_descale else 1.0
+    v, sink = (
+        v if kernel.takes_descale else lp.round_to(v * 2.0**100, "bfloat16"),
+        (126.5 - kernel.p_offset) / math.log2(math.e),
+    )
+    options: dict[str, Any] = {"sinks": [sink], "descale": (1, 1, scale), "out_format": "float32"}
+    got = lp.attention(q, k, v, kernel=kernel, **options)
+    codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
+    rule = dataclasses.replace(
+        oracle_of(kernel, TILE), sink="offset" if isinstance(kernel.sink, OffsetSink) else "shifted"
+    )
+    factor = Fraction(float(scale_of_scores(kernel, 8**-0.5, np.float32(1))))
+    logit = Fraction(float(np.float32(sink)))
+    out, _ = rule.row(codes[0][0], codes[1], codes[2], factor, Fraction(scale), sink=logit)
+    assert got.out[0].view(np.uint32).tolist() == out
+    assert not got.out.any()
+    assert lp.attention(q, k, v, kernel=kernel.with_(reciprocal=RoundedReciprocal(flush=False)), **options).out.any()
 
 
 def test_sinks_may_be_undecided() -> None:

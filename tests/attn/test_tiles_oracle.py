@@ -36,8 +36,9 @@ WINDOWS = [(False, 4, 2), (False, 0, -1), (False, -1, 3), (False, -1, 0), (False
 def small(name: str) -> AttentionKernel:
     """Return a kernel with small tiles, whose 2**x is one function."""
     kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, KEYS, KEYS, KEYS, ROWS),))
-    own = {"vllm_fa3_fp8": FlashAttention3(True, packs_groups=True), "fa4_bf16": FlashAttention4()}
-    schedule = own.get(name, kernel.schedule)
+    schedule = FlashAttention4() if name == "fa4_bf16" else kernel.schedule
+    if isinstance(schedule, FlashAttention3):
+        schedule = schedule.with_(small_tiles=())
     return kernel.with_(exp2=lp.attentions["fa3_bf16"].exp2, schedule=schedule)
 
 

@@ -149,7 +149,7 @@ class Attention:
             seen = [j for j in range(start, start + self.tile) if low <= j < high]
             scores = {j: decode(self.scores.rule.dot(q, k[j], 0, self.operands, self.operands), FLOAT32) for j in seen}
             if cap is not None:
-                scores = {j: tanh(times(score, cap)) for j, score in scores.items()}
+                scores = {j: tanh(self._times(score, cap)) for j, score in scores.items()}
             largest: Any = maximum
             for score in map(self._flushed, scores.values()):
                 if not math.isnan(score) and score > largest:
@@ -208,7 +208,7 @@ class Attention:
     ) -> tuple[list[int], int]:
         is_empty = total == 0 or math.isnan(total)
         inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else rounded(1 / Fraction(total))
-        factor = self._times(inverse, v_descale)
+        factor = self._times(self._flushed(inverse, always=True), v_descale)
         numbers = [bits_of(self._times(decode(o, FLOAT32), factor)) for o in out]
         if is_empty:
             return numbers, bits_of(self.empty_lse)
