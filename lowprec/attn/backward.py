@@ -161,7 +161,7 @@ class Backward(NamedTuple):
         sums = np.zeros(padded, np.float32)
         kernels.dot_rows(decode(dout, self.kernel.operands), out, self.tile.columns, sums[:m])
         offsets = np.full(padded, np.inf, np.float32)  # rows after the last query have P = 0
-        offsets[:m] = np.where(lse == -np.inf, np.float32(0), lse) * _LOG2_E  # `scale_and_shift` flushes it
+        offsets[:m] = np.where(lse == -np.inf, np.float32(0), lse) * _LOG2_E  # `scale_and_shift` flushes the product
         q, dout = (np.pad(x, ((0, padded - m), (0, 0))) for x in (q, dout))
         k, v = (np.pad(x, ((0, tiles * keys - n), (0, 0))) for x in (k, v))
         dq = np.zeros((min(self.buffers, tiles), padded, d), np.float32)

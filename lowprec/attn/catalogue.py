@@ -45,10 +45,8 @@ _FA2 = (
     "setup.py: --use_fast_math"
 )
 _SPLIT = f"{_FA2}; flash_fwd_kernel.h: combine_attn_seqk_parallel"
-_FA3 = (
-    "hopper/softmax.h, tile_size.h, mainloop_fwd_sm90_tma_gmma_ws.hpp, block.h, flash_fwd_combine_kernel.h; setup.py: "
-    "--use_fast_math"
-)
+_FA3_FILES = "hopper/softmax.h, tile_size.h, mainloop_fwd_sm90_tma_gmma_ws.hpp, block.h, flash_fwd_combine_kernel.h"
+_FA3 = f"{_FA3_FILES}; setup.py: --use_fast_math"
 _FA3_BF16 = (
     f"{_FA3}; mainloop_bwd_sm90_tma_gmma_ws.hpp, lines 606-665, 816-1068; flash_bwd_preprocess_kernel.h, lines 42-45, "
     "190-228; flash_bwd_postprocess_kernel.h, line 213; flash_bwd_launch_template.h; epilogue_bwd.hpp, lines 458-500"
@@ -60,8 +58,8 @@ _MLA = (
     "csrc/smxx/decode/combine/combine.cu, lines 79-119; setup.py: --use_fast_math"
 )
 _VLLM = (
-    f"vllm-project/flash-attention, {_FA3}, utils.h: FP8 two-level accumulation; CMakeLists.txt, heuristics.h: a build "
-    "for sequences of different lengths, which packs all groups"
+    f"vllm-project/flash-attention, {_FA3_FILES}, utils.h: FP8 two-level accumulation; CMakeLists.txt: "
+    "--use_fast_math; CMakeLists.txt, heuristics.h: a build for sequences of different lengths, which packs all groups"
 )
 _TORCH = (
     "pytorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3; ATen/cpu/vec/vec512/vec512_float.h of "
