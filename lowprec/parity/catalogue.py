@@ -66,7 +66,7 @@ def _torch_cpu() -> Stack:
         name: Arithmetic(function, mark="exact", source=ieee)
         for name, function in (
             ("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("div", "divide"), ("neg", "negative"),
-            ("_to_copy", "copy"), ("copy", "copy"),
+            ("_to_copy", "copy"), ("copy", "copy"), ("reciprocal", "reciprocal"), ("rsub", "subtract_from"),
         )
     }  # fmt: skip
     rules |= {
@@ -92,6 +92,10 @@ def _torch_cpu() -> Stack:
         ),
     }
     rules |= dict.fromkeys(("mm", "addmm", "bmm", "_grouped_mm"), product)
+    rules["_log_softmax"] = Rows(
+        (("float32", norms["torch_cpu_log_softmax"]), ("bfloat16", norms["torch_cpu_log_softmax_16"])), mark="exact",
+        source=norms["torch_cpu_log_softmax"].source,
+    )  # fmt: skip
     softmax = Rows(
         (("float32", norms["torch_cpu_softmax"]), ("bfloat16", norms["torch_cpu_softmax_16"])), mark="exact",
         source=norms["torch_cpu_softmax"].source,

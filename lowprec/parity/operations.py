@@ -81,7 +81,7 @@ class Elements(Rule):
 #: Operations of IEEE arithmetic; each function is rounded to float32.
 _ARITHMETIC: dict[str, Any] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "negative": np.negative,
-    "copy": np.positive,
+    "copy": np.positive, "reciprocal": np.reciprocal, "subtract_from": lambda x, y: y - x,
 }  # fmt: skip
 
 

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._checks import check_choice, check_int
 from ..cast.casts import decode
 from ..format.catalogue import formats
 
 VERSION = 1
 FILES = ("manifest.json", "operations.jsonl", "tensors.bin")
 INTEGERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "bool")
+_NUMPY = (*INTEGERS, "float32", "float64")
 
 
 class Tensor:
@@ -43,8 +45,11 @@ class Tensor:
     """
 
     def __init__(self, row: Mapping[str, Any], data: NDArray[np.uint8]) -> None:
-        self.dtype, self.shape, self.hash = str(row["dtype"]), tuple(row["shape"]), str(row["hash"])
+        self.dtype, self.hash = str(row["dtype"]), str(row["hash"])
+        self.shape = tuple(check_int("diverge", "shape", n, 0) for n in row["shape"])
         self._row, self._data = row, data
+        # damaged ones are an error before any comparison
+        self.row_hashes, self.words, self.values if self.dtype in _NUMPY else None  # noqa: B018
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"
@@ -174,19 +179,26 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
             f"diverge: folder must be a whole recording, got {str(folder)!r} without {' and '.join(missing)}: the "
             "recorder writes manifest.json last, when the run ends"
         )
-    about = _json(path / FILES[0], (path / FILES[0]).read_text())
+    about = _json(path / FILES[0], (path / FILES[0]).read_text(errors="replace"))
     if about.get("recorder") != VERSION:
         raise ValueError(
             f"diverge: recorder must be version {VERSION}, got {about.get('recorder')!r} in {str(folder)!r}"
         )
     data = np.fromfile(path / FILES[2], np.uint8)
-    lines = (path / FILES[1]).read_text().splitlines()
+    lines = (path / FILES[1]).read_text(errors="replace").splitlines()
     if len(lines) != about.get("operations"):
         raise ValueError(
             f"diverge: operations.jsonl must have {about.get('operations')} lines, got {len(lines)} in {str(folder)!r}"
         )
-    made = [_operation(_json(path / FILES[1], line), data, rename or {}) for line in lines]
-    parameters = [(_renamed(name, rename or {}), Tensor(row, data)) for name, row in about.pop("parameters").items()]
+    try:
+        made = [_operation(_json(path / FILES[1], line), data, rename or {}) for line in lines]
+        rows = about.pop("parameters").items()
+        parameters = [(_renamed(name, rename or {}), Tensor(row, data)) for name, row in rows]
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+        if str(error).startswith("diverge: "):
+            raise
+        found = f"{type(error).__name__}: {error}"
+        raise ValueError(f"diverge: folder must have the recorder's entries, got {found} in {str(folder)!r}") from None
     for names in ([operation.name for operation in made], [name for name, _ in parameters]):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
@@ -217,6 +229,8 @@ def _renamed(name: str, rename: Mapping[str, str]) -> str:
 def _operation(row: Mapping[str, Any], data: NDArray[np.uint8], rename: Mapping[str, str]) -> Operation:
     inputs, outputs = (tuple(Tensor(each, data) for each in row[side]) for side in ("inputs", "outputs"))
     samples = _product(row["product"], data) if "product" in row else None
+    if odd := [v for v in (row["name"], row["module"], row["kind"], *row["numbers"]) if not isinstance(v, str)]:
+        raise ValueError(f"diverge: names must be strings, got {odd[0]!r}")
     return Operation(
         _renamed(row["name"], rename), _renamed(row["module"], rename), row["kind"], tuple(row["numbers"]), inputs,
         outputs, samples,
@@ -232,7 +246,8 @@ def _product(row: Mapping[str, Any], data: NDArray[np.uint8]) -> Product:
 
 def read(data: NDArray[np.uint8], place: Sequence[int], itemsize: int) -> NDArray[Any]:
     """Return the unsigned words at `place`, an offset and a length in bytes."""
-    start, length = place
+    start, length = (check_int("diverge", "place", n, 0) for n in place)
+    check_choice("diverge", "itemsize", itemsize, (1, 2, 4, 8))
     if start + length > len(data):
         raise ValueError(f"diverge: tensors.bin must have {start + length} bytes, got {len(data)}")
     return data[start : start + length].view(f"u{itemsize}")
@@ -240,6 +255,6 @@ def read(data: NDArray[np.uint8], place: Sequence[int], itemsize: int) -> NDArra
 
 def to_numbers(words: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Decode words: integers stay unchanged, other values become float32 or float64."""
-    if dtype in (*INTEGERS, "float32", "float64"):
+    if dtype in _NUMPY:
         return words.view(dtype)
     return np.asarray(decode(words, formats[dtype]), np.float32)

@@ -69,6 +69,9 @@ def test_operations_on_rows(dtype):
         lambda: F.layer_norm(x, (50,), weight, bias) + F.layer_norm(x, (50,)),
         lambda: x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6).to(x.dtype),
         lambda: x.sum(0) + x.pow(3).sum(0),
+        lambda: torch.rsub(x, 0.1) + torch.rsub(x, x[:1]) + (2 - x),
+        lambda: x.reciprocal() + 0.3 / x,
+        lambda: x.log_softmax(-1) + x[:, :7].log_softmax(-1).sum(-1, keepdim=True),
     ):
         check(function)
 

@@ -78,7 +78,7 @@ def digest(*case):
 CASES = [name.split("/") for name in GOLDEN]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("case", CASES, ids="/".join)
 def test_golden_logits(case, keep_threads):
     for threads in (1, 2):

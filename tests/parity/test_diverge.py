@@ -234,3 +234,50 @@ def test_bytes_that_are_cut(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match=r"tensors.bin must have \d+ bytes, got \d+"):
         load_recording(one.folder)
+
+
+ODD = (None, -1, 10**30, "x", [], {}, 1.5, True, [-1, 4], [0, 10**15], ["a"], [[1]], "float7", 0)
+
+
+def places(value, place=()):
+    """Yield the place of every value in JSON content."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*place, key)
+        yield from places(value[key], (*place, key))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_recordings_are_refused_or_compared(tmp_path, seed):
+    """A missing or odd entry, a flipped bit, a cut file: a sentence about the recording, or a result."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 8), (4, 8)))
+    folder = Folder(tmp_path / "a").add("mlp/aten.mm#0", (a, b), a @ b.T, numbers=["1"], product=True)
+    whole = folder.close(parameters={"w": folder.tensor(b, "float32")})
+    contents = {name: (tmp_path / "a" / name).read_bytes() for name in FILES}
+    (tmp_path / "b").mkdir()
+    refused = []
+    for _ in range(150):
+        name = FILES[rng.integers(3)]
+        content = bytearray(contents[name])
+        if name.endswith("bin") or rng.random() < 0.2:
+            content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+            content = content[: rng.integers(len(content)) if rng.random() < 0.5 else None]
+        else:
+            row = json.loads(content)
+            *path, last = (found := list(places(row)))[rng.integers(len(found))]
+            inner = row
+            for key in path:
+                inner = inner[key]
+            inner[last] = ODD[rng.integers(len(ODD))]
+            if isinstance(inner, dict) and rng.random() < 0.3:
+                del inner[last]
+            content = json.dumps(row).encode()
+        for each in FILES:
+            (tmp_path / "b" / each).write_bytes(content if each == name else contents[each])
+        try:
+            str(diverge(whole, load_recording(tmp_path / "b"), seconds=0.01))
+        except ValueError as error:
+            refused.append(str(error))
+    assert len(refused) > 50
+    assert [message for message in refused if not message.startswith("diverge: ")] == []
