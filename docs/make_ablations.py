@@ -57,6 +57,7 @@ QUESTIONS = {
     "Offset and threshold of P in FP8": ("attention_offset",),
     "Decoding: outputs that change with splits, batch and pages": ("attention_splits",),
     "Trainer and rollout: the part of each ingredient": ("mismatch_shares",),
+    "A policy gradient with rollouts in FP8": ("policy_gradient",),
     "LogFMT: rounding in linear or logarithmic space": ("logfmt_rounding",),
     "The optimizer's states": ("optimizer_formats",),
     "Layers kept out of FP8": ("unprotected", "unprotected_training"),

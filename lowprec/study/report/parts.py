@@ -23,8 +23,8 @@ class Table:
 
     Examples
     --------
-    >>> print(Table(("x", "y"), (("a|b", "1"),)).markdown())
-    | x | y |
+    >>> print(Table(("x", "|y|"), (("a|b", "1"),)).markdown())
+    | x | \|y\| |
     |---|---:|
     | a\|b | 1 |
     """
@@ -42,8 +42,8 @@ class Table:
     def markdown(self) -> str:
         """Return the table as Markdown."""
         rules = ("---:" if right else "---" for right in self.right)
-        rows = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in self.rows)
-        return "\n".join([f"| {' | '.join(self.head)} |", f"|{'|'.join(rules)}|", *(f"| {row} |" for row in rows)])
+        head, *rows = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in (self.head, *self.rows))
+        return "\n".join([f"| {head} |", f"|{'|'.join(rules)}|", *(f"| {row} |" for row in rows)])
 
 
 def bullets(lines: Iterable[str]) -> str:
