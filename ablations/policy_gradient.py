@@ -13,17 +13,17 @@ PROMPT, WRITTEN, BATCH, STEPS, SPAN = 24, 8, 64, 40, 10
 RATE, CAP = 1e-3, 2.0
 REWARDED = np.frombuffer(b"aeiou", np.uint8)
 EVALUATED = 8  # batches of prompts, of the trained policy
-BF16, FP8, FP4 = (lp.recipes[name] for name in ("bf16", "dsv3", "fp4_naive"))
-NOISE = BF16.with_(fprop={"injected_error": "noise=0.5"})
-#: Rollout's recipe, whether gradients have importance weights, and color of each arm; the trainer's recipe is bf16.
+NOISE = {"injected_error": "noise=0.5"}
+#: Rollout's recipe and changes of its forward products, whether gradients have importance weights, and color of each
+#: arm; the trainer's recipe is bf16.
 ARMS = {
-    "parity": (BF16, False, NEUTRAL),
-    "perturb": (BF16, False, NEUTRAL),
-    "FP8": (FP8, False, PALETTE[0]),
-    "FP8, weights": (FP8, True, PALETTE[0]),
-    "FP4": (FP4, False, PALETTE[1]),
-    "noise": (NOISE, False, PALETTE[2]),
-    "noise, weights": (NOISE, True, PALETTE[2]),
+    "parity": ("bf16", {}, False, NEUTRAL),
+    "perturb": ("bf16", {}, False, NEUTRAL),
+    "FP8": ("dsv3", {}, False, PALETTE[0]),
+    "FP8, weights": ("dsv3", {}, True, PALETTE[0]),
+    "FP4": ("fp4_naive", {}, False, PALETTE[1]),
+    "noise": ("bf16", NOISE, False, PALETTE[2]),
+    "noise, weights": ("bf16", NOISE, True, PALETTE[2]),
 }
 REWARD, GAIN = "reward of the trained policy, %", "reward minus that with parity, points"
 FIRST, LAST = "mean |log ratio|, first steps", "mean |log ratio|, last steps"
@@ -88,10 +88,11 @@ def rewards(seeds: int) -> dict[tuple[str, str], list[float]]:
     found: dict[tuple[str, str], list[float]] = {}
     for seed in range(seeds):
         trained, parity = trained_miniature(seed), 0.0
-        for arm, (rollout, weighted, _) in ARMS.items():
+        for arm, (recipe, changes, weighted, _) in ARMS.items():
             trainer = copy.deepcopy(trained)
             if arm == "perturb":
                 trainer.perturb()
+            rollout = lp.recipes[recipe].with_(fprop=changes)
             steps, differences = train(trainer, rollout, weighted, seed)
             rng = np.random.default_rng([seed, 2])
             held_out = [write(trainer.model, trainer.corpus.held_out, rng)[2] for _ in range(EVALUATED)]
@@ -119,7 +120,7 @@ def figure(values, size):
         left, right = panels(sheet, top, 1, 2, head=0.30, foot=0.56, left=0.08, right=0.97, wspace=0.72, share_y=False)
         middles = [first + SPAN / 2 for first in range(0, STEPS, SPAN)]
         ends = []
-        for arm, (_, weighted, color) in ARMS.items():
+        for arm, (*_, weighted, color) in ARMS.items():
             means = [float(np.mean(values[metric, arm])) for metric in SPANS]
             left.plot(middles, means, color=color, linestyle=(0, (4, 1.5)) if weighted else "-", linewidth=1.8)
             ends.append((means[-1], arm, color))
@@ -130,8 +131,8 @@ def figure(values, size):
         right.axvline(0, color=NEUTRAL, linewidth=1)
         for place, arm in enumerate(shown):
             each = values[GAIN, arm]
-            right.plot(each, [place] * len(each), "|", color=ARMS[arm][2], markersize=8, alpha=0.6)
-            right.plot([gains[arm]], [place], "o", color=ARMS[arm][2], markersize=6)
+            right.plot(each, [place] * len(each), "|", color=ARMS[arm][-1], markersize=8, alpha=0.6)
+            right.plot([gains[arm]], [place], "o", color=ARMS[arm][-1], markersize=6)
         right.set_yticks(range(len(shown)), shown)
         right.set_ylim(len(shown) - 0.5, -0.5)
         right.set_title("reward after training (points)", fontsize=9.5, loc="left", color="#202020", pad=7)

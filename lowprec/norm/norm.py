@@ -145,7 +145,9 @@ class Norm(Value):
         ValueError
             If a field is out of range, or the order of the sums is given without `moments`, which have their own order.
         """
-        orders = sorted(changes.keys() & {"order", "row_orders"})
+        orders = [
+            field for field in ("order", "row_orders") if field in changes and changes[field] != getattr(self, field)
+        ]
         if orders and self.moments is not None and "moments" not in changes:
             raise ValueError(
                 f"Norm {self.name}: moments must be given with {orders[0]}, which does not change the order of "

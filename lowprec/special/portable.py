@@ -29,7 +29,7 @@ class RoundedFunction(Value):
     Examples
     --------
     >>> RoundedFunction("cos")(np.array([0.0, 1e30], np.float32))
-    array([ 1.        , -0.52931285], dtype=float32)
+    array([ 1.       , -0.6116048], dtype=float32)
     """
 
     function: str

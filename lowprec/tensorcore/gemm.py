@@ -230,7 +230,8 @@ def _matrix(
         return _finished(total, scales, addend, factor)
     parts, reduction, target = library.parts(k, order.split_k), library.split_k_reduction, order.target
     if len(parts) == 1 or (reduction == "tree" and target.same_codes(_FLOAT32)):
-        return _finished(_sum_of_parts(a, b, [(0, k)], order), scales, addend, factor)
+        total = _sum(a, b, order) if library.slices == 1 else _sum_of_parts(a, b, [(0, k)], order)
+        return _finished(total, scales, addend, factor)
     is_sum = reduction not in ("out", "serial")
     if is_sum or (addend is None and factor.is_one and (scales is None or all((s == 1).all() for s in scales))):
         joined = _joined(a, b, parts, reduction, order, from_zero=not is_sum and scales is not None)
