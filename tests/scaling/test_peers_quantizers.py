@@ -28,6 +28,7 @@ from lowprec.board.adapters import modelopt, torchao
 from lowprec.board.adapters.harness import Operation
 from lowprec.board.causes import rules_of
 from lowprec.board.inputs import inputs as board_inputs
+from lowprec.study.run.fingerprint import host
 
 pytestmark = pytest.mark.peers
 F32 = NDArray[np.float32]
@@ -127,6 +128,9 @@ def test_cells_of_the_board(package: str, operation: Operation) -> None:
         pytest.skip(f"needs {package}")
     if installed != known:
         pytest.skip(f"{package} {installed} is not the board's {known}")
+    cpu = board["packages"][package]["host"]["cpu"]
+    if operation.inputs.startswith(("products", "hadamard")) and host()["cpu"] != cpu:
+        pytest.skip(f"the order of sums may differ from that on the board's {cpu}")
     quiet("torch")
     x = board_inputs(operation.inputs)[:: operation.step]
     found = compare.cell(operation, answer_of(operation.run, x), rules_of(package, operation.name))
@@ -146,6 +150,7 @@ def test_quantizers_are_those_of_packages(name: str, function: Callable[..., The
     print(f"{function.__name__} {name}: {sum(x.size for x in inputs())} elements compared, 0 differ")  # noqa: T201
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # as modelopt is imported
 def test_modelopt_mxfp8_just_above_powers_of_two() -> None:
     """Its logarithm is float32's: just above 1.75 * 2^k = 448 * 2^(k - 8) its exponent is one too small."""
     edge = (np.float32(1.75) * np.exp2(np.arange(-110, 120))).astype(np.float32)
