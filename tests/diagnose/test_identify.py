@@ -176,7 +176,7 @@ def same_arithmetic(found: Any, machine: lp.Accumulator) -> bool:
 def test_what_nobody_has_built_is_found(base: str, changes: dict[str, Any], c: bool) -> None:
     machine = lp.accumulators[base].with_(**changes)
     given = dump(machine, c=c, shape=(32, 32, 192))
-    found = lp.identify(**given)
+    found = lp.identify(**given, seconds=600)
     assert found.differing == ()
     assert same_arithmetic(found, machine)
     assert prints(found, given, lines=99)
