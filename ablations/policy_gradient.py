@@ -152,8 +152,8 @@ def expect(words, metric, arm, low, high, over="", minus=""):
 ablation = Claims(
     name="policy_gradient",
     question="Does a rollout in FP8 change what a policy gradient learns, with importance weights or without?",
-    published="a run with kernels that differ between sampler and trainer earned less reward over 100 steps than one "
-    "whose log-probabilities are equal to the bit; importance weights capped at 2 are a common correction",
+    published="a run with different kernels in sampler and trainer earned less reward over 100 steps than a run with "
+    "bit-identical log-probabilities; importance weights capped at 2 are a common correction",
     source="vLLM's article of 2025-11-10 on bitwise consistent training; modelscope/ms-swift 6678",
     arms=tuple(ErrorArm(name) for name in ARMS),
     values=rewards,
@@ -177,8 +177,8 @@ ablation = Claims(
     notes=f"Model nano after 400 steps of BF16 on the Python standard library. Each of {STEPS} steps samples {WRITTEN} "
     f"bytes after {BATCH} prompts of {PROMPT} bytes; the reward is the share of lowercase vowels in them. The gradient "
     f"is REINFORCE's with the batch's mean reward as baseline, for one AdamW step at a rate of {RATE:g}. The trainer "
-    "computes in bf16; a rollout samples in its own recipe: bf16 (parity: log-probabilities equal to the bit), dsv3, "
-    "fp4_naive, or bf16 with noise of half its size in every product of linear layers (the control). With weights, "
+    "computes in bf16; a rollout samples in bf16 (parity: bit-identical log-probabilities), in dsv3, in "
+    "fp4_naive, or in bf16 with noise of half its size in every product of linear layers (the control). With weights, "
     f"each byte's gradient is multiplied by min(p / q, {CAP:g}). All arms of a seed have equal initial weights, "
     "prompts and uniform numbers, so bytes differ only where a quantile falls between two distributions; perturb is "
     "parity with one weight multiplied by 1 + 2^-7. The trained policy writes after held-out prompts in bf16. The "

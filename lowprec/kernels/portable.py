@@ -21,6 +21,9 @@ _GELU_SLOPE, _GELU_CUBE = math.sqrt(2 / math.pi), 0.044715
 #: Terms of the series of erf for arguments below 1, 2 and 3, beyond which it is a continued fraction.
 _FEW, _SOME, _MANY, _LEVELS = 20, 34, 54, 34
 _ODD_INVERSES = np.array([1 / (2 * i + 1) for i in range(_MANY + 1)])
+#: Inverse factorials of the series of sin and cos.
+_OF_SINE = np.array([1 / math.factorial(n) for n in range(17, 1, -2)])
+_OF_COSINE = np.array([1 / math.factorial(n) for n in range(16, 0, -2)])
 _LIMB, _TURN = 32, 2 * math.pi * 2.0**-64
 
 
@@ -68,33 +71,26 @@ def _reduced(x: float) -> Any:
 
 
 @kernel
+def _alternating(y: float, coefficients: Any) -> float:
+    """Return c0 - c1 y + c2 y**2 - ... of coefficients that begin with the last."""
+    total = 0.0
+    for c in coefficients:
+        total = c - total * y
+    return total
+
+
+@kernel
 def _sine(r: float) -> float:
     """Return sin(r) for angles up to pi / 4."""
     y = r * r
-    q = 1.0 / 355687428096000.0
-    q = 1.0 / 1307674368000.0 - q * y
-    q = 1.0 / 6227020800.0 - q * y
-    q = 1.0 / 39916800.0 - q * y
-    q = 1.0 / 362880.0 - q * y
-    q = 1.0 / 5040.0 - q * y
-    q = 1.0 / 120.0 - q * y
-    q = 1.0 / 6.0 - q * y
-    return r - r * (y * q)
+    return r - r * (y * _alternating(y, _OF_SINE))
 
 
 @kernel
 def _cosine(r: float) -> float:
     """Return cos(r) for angles up to pi / 4."""
     y = r * r
-    q = 1.0 / 20922789888000.0
-    q = 1.0 / 87178291200.0 - q * y
-    q = 1.0 / 479001600.0 - q * y
-    q = 1.0 / 3628800.0 - q * y
-    q = 1.0 / 40320.0 - q * y
-    q = 1.0 / 720.0 - q * y
-    q = 1.0 / 24.0 - q * y
-    q = 0.5 - q * y
-    return 1.0 - y * q
+    return 1.0 - y * _alternating(y, _OF_COSINE)
 
 
 @kernel

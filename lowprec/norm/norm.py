@@ -143,7 +143,7 @@ class Norm(Value):
         TypeError
             If a field does not exist.
         ValueError
-            If a field is out of range, or the order of the sums is given without `moments`, which have their own order.
+            If a field is out of range, or the order of the sums changes without `moments`, which define an order.
         """
         orders = [
             field for field in ("order", "row_orders") if field in changes and changes[field] != getattr(self, field)

@@ -110,7 +110,7 @@ def _torch_cpu() -> Stack:
 
 
 def _sequential() -> Stack:
-    """Return the stack whose bits are the same on every computer: sums from left to right, functions rounded once."""
+    """Return a stack with the same bits on every computer: sums from left to right, functions rounded once."""
     in_turn = Chain("sequential_fma", from_zero=True, fma=True, sum_formats=(("bfloat16", "float32"), *_FLOAT32))
     own: Any = {"mark": "exact", "source": "lowprec"}
     total, product = Sum((in_turn,), **own), Product((in_turn,), **own)

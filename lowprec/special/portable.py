@@ -1,4 +1,4 @@
-"""Functions whose float32 results have the same bits on every computer."""
+"""Functions with the same float32 results, bit for bit, on every computer."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def _joined(
 ) -> Float32Matrix | None:  # fmt: skip
     """Return the result of all parts of K, or None if a single product cannot compute it.
 
-    It can if each part, or each of its slices, is one chain, whose scales are not inside the instruction.
+    This requires that each part, or each of its slices, is one chain, and that no scale is inside the instruction.
     """
     way, library, every, k = order.way, order.library, order.promote_every, a.codes.shape[1]
     constant = all(q.granularity.columns is None or q.granularity.columns >= k for q in (a, b))

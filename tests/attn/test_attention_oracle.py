@@ -62,7 +62,7 @@ def both(
     kernel: AttentionKernel, q: Any, k: Any, v: Any, *, causal: bool = False, v_descale: float = 1.0,
     scale: float | None = None, **wrong: Any,
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    """Return the output's and the log-sum-exp's bits by the kernel and by the oracle; BF16 kernels have no descales."""
+    """Return the bits of output and log-sum-exp by the kernel and by the oracle; only FP8 kernels take descales."""
     m, n, d = len(q), len(k), q.shape[1]
     call = kernel.schedule.normalized(Call(m, n, d, v.shape[1], causal=causal))
     tile = kernel.tile_of(call).keys_of(call)

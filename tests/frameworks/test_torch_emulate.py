@@ -250,7 +250,7 @@ def test_what_a_rule_does_not_cover_is_an_error_that_names_the_operation():
     for function, match in (
         (lambda: x**threes, "pow must be of a tensor and a number, got Tensor, Tensor"),
         (lambda: 2**x, "pow must be of a tensor and a number, got int, Tensor"),
-        (lambda: torch.div(x, x, rounding_mode="floor"), "div must have no rounding_mode, got 'floor'"),
+        (lambda: torch.div(x, x, rounding_mode="floor"), "rounding_mode of div must be None, got 'floor'"),
         (lambda: z @ z, r"mm must be in float32 or bfloat16, got torch\.complex64"),
         (lambda: base.scatter(0, index, x[0, :2], reduce="add"), "scatter must only move values, got a reduction"),
         (lambda: x[:, :1].expand(5, 37).sum(-1), "sum must be over axes with nonzero strides"),

@@ -1,4 +1,4 @@
-"""Models whose forward pass a stack computes: the same logits on every CPU, and what PyTorch still computes."""
+"""Models with a forward pass that a stack computes: the same logits on every CPU, and operations left to PyTorch."""
 
 import copy
 import hashlib
@@ -156,8 +156,8 @@ def test_operations_are_their_definitions():
     logs = [row - row.max() - np.float32(np.log(np.float64(in_turn(e)))) for row, e in zip(rows, shifted, strict=True)]
     assert (by_stack(lambda x: x.log_softmax(-1), x) == logs).all()
     assert (by_stack(lambda x: x.mean(-1), x) == [in_turn(row) / n for row in rows]).all()
-    apart = [row - in_turn(row) / n for row in rows]
-    normed = [d / np.sqrt(in_turn(d * d) / n + np.float32(1e-5)) for d in apart]
+    centered = [row - in_turn(row) / n for row in rows]
+    normed = [d / np.sqrt(in_turn(d * d) / n + np.float32(1e-5)) for d in centered]
     assert (by_stack(lambda x: F.layer_norm(x, (37,)), x) == normed).all()
     products = np.array([[in_fma(a, b) for b in rows] for a in rows])
     assert (by_stack(lambda x: x @ x.T, x) == products).all()

@@ -87,7 +87,7 @@ class Tiles:
     def key_tiles(self, block: int) -> list[int]:
         """Return the tiles of keys that add to dQ of a tile of queries, in the order in which they hold its semaphore.
 
-        Follow hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp:630-662; FlashAttention-2 has no semaphore: increasing order.
+        Follow hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp:630-662; FlashAttention-2 adds in increasing order.
         """
         is_causal = self._gradient_mask()[2] and self.library == "fa3"
         tiles = -(-self.n // self.keys)

@@ -14,7 +14,7 @@ Codes = Sequence[int]
 class Scales(NamedTuple):
     """Scales inside the instruction: one code for every `block` consecutive k, for a and for b.
 
-    In unsigned formats, a code's sign bit is ignored.
+    The sign bit of a code in an unsigned format is ignored.
     """
 
     a: Sequence[int]

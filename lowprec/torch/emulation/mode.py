@@ -111,7 +111,7 @@ class StackMode(TorchDispatchMode):
         return out
 
     def empty(self, operation: str, args: Any) -> torch.Tensor | None:
-        """Return a tensor for the result of an operation whose bits do not depend on PyTorch's result, else None."""
+        """Return a tensor for the result of an operation, or None if its bits depend on PyTorch's result."""
         rule = dict(self.stack.rules).get(operation)
         if not isinstance(rule, Product) or rule.probed or operation not in ("mm", "bmm", "addmm"):
             return None
@@ -184,9 +184,9 @@ class StackMode(TorchDispatchMode):
         return rounded(x, dtype)
 
     def elements(self, name: str, rule: Elements, args: Any, kwargs: Any, out: torch.Tensor) -> Floats:
-        """Return the results of an elementwise operation, whose operands are first converted to a common dtype."""
+        """Convert the operands to a common dtype and return the results of an elementwise operation."""
         if kwargs.get("rounding_mode") is not None:
-            raise ValueError(f"emulate: {name} must have no rounding_mode, got {kwargs['rounding_mode']!r}")
+            raise ValueError(f"emulate: rounding_mode of {name} must be None, got {kwargs['rounding_mode']!r}")
         if isinstance(rule, Power) and (not isinstance(args[0], torch.Tensor) or isinstance(args[1], torch.Tensor)):
             kinds = ", ".join(type(a).__name__ for a in args[:2])
             raise ValueError(f"emulate: {name} must be of a tensor and a number, got {kinds}")
@@ -333,7 +333,7 @@ class StackMode(TorchDispatchMode):
         query, key, value = (values(t) for t in args[:3])
         dropout, causal = args[3] if len(args) > 3 else 0.0, len(args) > 4 and args[4]
         if dropout:
-            raise ValueError(f"emulate: attention must have no dropout, got {dropout}")
+            raise ValueError(f"emulate: dropout of attention must be 0, got {dropout}")
         (m, d), (n, groups) = query.shape[2:], (key.shape[2], query.shape[1] // key.shape[1])
         key, value = (np.repeat(x, groups, 1) for x in (key, value))
         mask, scale = kwargs.get("attn_mask"), kwargs.get("scale")

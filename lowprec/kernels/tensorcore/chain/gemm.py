@@ -189,7 +189,7 @@ def gemm_packed_rounded(quads, panels, k, constants, out, start, stop):
 
 @kernel
 def gemm_packed_joined(quads, panels, k, plan, word, out, start, stop):
-    """Write rows `start` (a multiple of 4) to `stop` of the product whose chains are joined by `epilogue.join`.
+    """Write rows `start` (a multiple of 4) to `stop` of a product; `epilogue.join` joins its chains.
 
     Row i of `plan` has the end of chain i, the number of sums on the stack with it, and the operations that follow.
     `out` [M, N] need not be initialized.
