@@ -1,4 +1,4 @@
-"""CPUs' dot products beside the instructions themselves: this CPU's VDPBF16PS, and BFDOT as qemu-user runs it."""
+"""CPUs' dot products compared with instructions: this CPU's VDPBF16PS and TDPBF16PS, and BFDOT as qemu-user runs it."""
 
 import ctypes
 import shutil
@@ -28,6 +28,33 @@ void dot(const uint16_t *a, const uint16_t *b, const float *c, float *d, long n)
 void convert(const float *x, uint16_t *y, long n) {
     for (long i = 0; i < n; i += 16)
         _mm256_storeu_si256((__m256i *)(y + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
+}
+"""
+
+AMX = r"""
+#include <immintrin.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int allowed(void) { return !syscall(SYS_arch_prctl, 0x1023, 18); }  /* ARCH_REQ_XCOMP_PERM, tile data */
+void dot(const uint16_t *a, const uint16_t *b, float *d, long m, long n, long k) {
+    struct { uint8_t palette, row, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {1};
+    uint16_t pairs[16][32];
+    for (int t = 0; t < 3; t++) shape.bytes[t] = 64, shape.rows[t] = 16;
+    _tile_loadconfig(&shape);
+    for (long i = 0; i < m; i += 16)
+        for (long j = 0; j < n; j += 16) {
+            _tile_loadd(0, d + i * n + j, 4 * n);
+            for (long l = 0; l < k; l += 32) {
+                for (int c = 0; c < 16; c++)
+                    for (int x = 0; x < 32; x++) pairs[x / 2][2 * c + x % 2] = b[(j + c) * k + l + x];
+                _tile_loadd(1, a + i * k + l, 2 * k);
+                _tile_loadd(2, pairs, 64);
+                _tile_dpbf16ps(0, 1, 2);
+            }
+            _tile_stored(0, d + i * n + j, 4 * n);
+        }
+    _tile_release();
 }
 """
 
@@ -75,6 +102,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         pytest.skip("this CPU has no avx512_bf16")
     folder = tmp_path_factory.mktemp("x86")
     return ctypes.CDLL(str(compiled(folder, "cc", X86, "-mavx512f", "-mavx512vl", "-mavx512bf16", "-shared", "-fPIC")))
+
+
+@pytest.fixture(scope="session")
+def amx(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if "amx_bf16" not in flags:
+        pytest.skip("this CPU has no amx_bf16")
+    folder = tmp_path_factory.mktemp("amx")
+    loaded = ctypes.CDLL(str(compiled(folder, "cc", AMX, "-mamx-tile", "-mamx-bf16", "-shared", "-fPIC")))
+    if not loaded.allowed():
+        pytest.skip("the system does not allow tiles")
+    return loaded
 
 
 @pytest.fixture
@@ -152,6 +191,36 @@ def compare(instruction: Instruction, accumulator: str, family: str, seeds: int,
             )
         count += c.size
     return count
+
+
+def compare_tiles(amx: ctypes.CDLL, family: str, seeds: int, m: int) -> None:
+    """Compare chains of two TDPBF16PS with a C [m, m]."""
+    of_a, of_b, of_c = FAMILIES[family]
+    for seed in range(seeds):
+        rng = np.random.default_rng([seed, list(FAMILIES).index(family), 64])
+        a, b, c = bf16(rng, (m, 64), *of_a), bf16(rng, (m, 64), *of_b), float_bits(rng, (m, m), *of_c)
+        if family == "near 1":  # products of even and of odd k that cancel
+            a[:, 2::4], b[:, 2::4] = a[:, ::4], b[:, ::4] ^ 0x8000
+        theirs = c.copy()
+        amx.dot(pointer(a), pointer(b), pointer(theirs), *map(ctypes.c_long, (m, m, 64)))
+        nan = np.isnan(theirs.view(np.float32))
+        for kernel in ("auto", "reference") if seed < 2 else ("auto",):
+            with lp.use_kernel(kernel):
+                ours = lp.mma(a, b, c.view(np.float32), accumulator="amx_bf16")
+            wrong = np.argwhere((ours.view(np.uint32) != theirs) & ~(nan & np.isnan(ours)))
+            assert not wrong.size, f"{family}, {kernel}: {len(wrong)} of {c.size} differ, first {wrong[0]}"
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lane_chains_are_tdpbf16ps(amx: ctypes.CDLL, family: str) -> None:
+    compare_tiles(amx, family, 2, 128)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", FAMILIES)
+def test_four_million_of_tdpbf16ps(amx: ctypes.CDLL, family: str) -> None:
+    compare_tiles(amx, family, 16, 512)
 
 
 BOTH = pytest.mark.parametrize(
