@@ -121,6 +121,11 @@ class TorchMath(TorchCpu):
         return super().covers(rows, keys, head_dim, channels) and rows * keys * head_dim >= _LEAST_PRODUCTS
 
 
+def block_length(depth: int, block: int) -> int:
+    """Return the number of products in a block of a product with K = `depth`."""
+    return block if depth > 2 * block or depth < 2 else depth if depth <= block else depth // 2
+
+
 def blocked_product(
     a: Any, b: Any, c: Floats | None, block: int, accumulator: Accumulator, formats: tuple[Format, Format]
 ) -> Floats:
@@ -129,10 +134,9 @@ def blocked_product(
     A block has `block` products. If K is above `block` and at most twice that, a block has K // 2 products, and an odd
     product is a third block.
     """
-    depth = a.shape[1]
-    step = depth if depth <= block else depth // 2 if depth <= 2 * block else block
-    total = c
-    for start in range(0, depth, max(step, 1)):
+    depth, total = a.shape[1], c
+    step = block_length(depth, block)
+    for start in range(0, depth, step):
         pair = (np.ascontiguousarray(x[:, start : start + step]) for x in (a, b))
         chain = mma(*pair, accumulator=accumulator, a_format=formats[0], b_format=formats[1])
         total = chain if total is None else total + chain

@@ -13,6 +13,7 @@ from .._checks import check_positive_float32
 from .._fpenv import with_default_fpenv
 from ..attn.attention import attention, find_window, operand_codes, softmax_scale, visible_keys
 from ..attn.catalogue import attentions
+from ..attn.cpu import block_length
 from ..attn.kernel import AttentionKernel
 from ..attn.tiles import Call
 from ..cast.casts import decode
@@ -70,7 +71,7 @@ def attention_tolerance(
     ------
     ValueError
         If shapes do not match, a value is not on the operand format's grid, no error of the kernel's 2**x or
-        reciprocal is documented, or the kernel computes e**x, as PyTorch's on CPUs do.
+        reciprocal is documented, or the kernel computes tiles in pairs.
 
     Examples
     --------
@@ -84,11 +85,6 @@ def attention_tolerance(
     False
     """
     kernel = attentions.get(kernel)
-    if kernel.exp2.is_natural:
-        raise ValueError(
-            f"attention_tolerance: kernel must compute weights as 2**x, for which there is a bound, got {kernel}, "
-            f"which computes e**x by {kernel.exp2}"
-        )
     if kernel.schedule.is_paired:
         raise ValueError(f"attention_tolerance: kernel must compute tiles one by one, got {kernel}")
     if not math.isfinite(kernel.exp2.relative_error + kernel.reciprocal.relative_error):
@@ -106,11 +102,11 @@ def attention_tolerance(
     queries, keys, values = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in codes)
     factor = softmax_scale(queries.shape[-1], scale)
     (m, d), (n, channels) = queries.shape[2:], values.shape[2:]
-    left, right_side = find_window(causal, window)
-    low, high = visible_keys(m, n, left, right_side)
-    call = Call(m, n, d, channels, queries.shape[1] // keys.shape[1], False, left, right_side, softcap is not None)
+    sides = find_window(False, window)
+    call = Call(m, n, d, channels, queries.shape[1] // keys.shape[1], causal, *sides, softcap is not None)
     call = kernel.schedule.normalized(call)
-    tile = kernel.tile_of(call).keys_of(call)
+    low, high = visible_keys(m, n, call.left, call.right)
+    tile = min(kernel.tile_of(call).keys_of(call), n)
     found = np.empty((3, *queries.shape[:3], values.shape[-1]))
     for b, h in np.ndindex(queries.shape[:2]):
         group = h * keys.shape[1] // queries.shape[1]
@@ -143,6 +139,8 @@ class _Head:
         scores, factor = errors_of(self._operand(self.q), self._operand(self.k), self._order()), self.factor
         if self.softcap is not None:
             scores, factor = self._capped(scores, self.softcap), self.softcap
+        if kernel.scales_operands:
+            scores = self._scaled(scores)
         octaves = abs(factor) * math.log2(math.e)
         key = np.arange(n)
         sees = (key >= self.low[:, None]) & (key < self.high[:, None])
@@ -170,14 +168,16 @@ class _Head:
         products = stored @ sizes
         step = kernel.values.step_error()
         steps = -(-self.tile // kernel.values.step())
+        steps += 0 if kernel.product_block is None else self.tile // kernel.product_block + 2
         count = steps * (tiles if kernel.promote_every is None else min(kernel.promote_every, tiles))
         relative = count * step.relative + (3 * tiles + 2) * U
         growth = math.exp(relative * _MORE)
         alone = half * (computed @ np.abs(v)) + small * (seen @ np.abs(v))
         alone += growth * (relative * products + steps * tiles * step.absolute * unit + flushed)
         least = total - (weights * shared).sum(axis=1, keepdims=True) - flushed * seen.sum(axis=1, keepdims=True)
-        common = (weights * shared) @ np.abs(v) + np.abs(exact) * (weights * shared).sum(axis=1, keepdims=True)
-        common += flushed * (seen @ np.abs(v) + np.abs(exact) * seen.sum(axis=1, keepdims=True))
+        common, changes = np.empty_like(exact), weights * shared + flushed * seen
+        for i in range(len(exact)):
+            common[i] = changes[i] @ np.abs(v - exact[i])
         sum_error = (n + 3 * tiles + 16) * U * _MORE
         last = (1 + sum_error / (1 - sum_error)) * (1 + kernel.reciprocal.relative_error) * (1 + U) ** 3 - 1
         before = (common + alone) / least
@@ -203,8 +203,15 @@ class _Head:
         off = argument.most + 4 * U * _MORE * (np.abs(argument.exact) + argument.most)
         return Errors(exact, off + _TANH * (np.abs(exact) + off) + _LEAST, argument.variance)
 
+    def _scaled(self, scores: Errors) -> Errors:
+        """Return the errors of products whose operands are multiplied by the square root of the scale first."""
+        q, k = (np.abs(decode(x, self.kernel.operands).astype(np.float64)) for x in (self.q, self.k))
+        return Errors(scores.exact, scores.most + 4 * U * _MORE * (q @ k.T + scores.most), scores.variance)
+
     def _order(self) -> Order:
-        return Order(self.kernel.scores, gemm_libraries["deepgemm"], None, 1, formats["float32"])
+        depth, block = self.q.shape[1], self.kernel.product_block
+        every = None if block is None else block_length(depth, block)
+        return Order(self.kernel.scores, gemm_libraries["deepgemm"], every, 1, formats["float32"])
 
     def _operand(self, codes: NDArray[Any]) -> Quantized:
         whole = Granularity(None, None)

@@ -29,6 +29,11 @@ class CpuExp(Exp2):
     rest : {"exp", "expf"}
         Scalar function: C's ``exp`` in float64 with its result rounded to float32, or glibc's ``expf``, which is
         implemented for numbers that are not positive.
+
+    Notes
+    -----
+    `relative_error` was found by trying all float32 numbers that are not positive. It holds for results of at least
+    2^-125; smaller ones may be zero.
     """
 
     width: int = 16
@@ -82,9 +87,10 @@ class CpuExp(Exp2):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchExp(CpuExp):
-    """PyTorch's ``exp_u20``, of 20 ulp, in the columns of whole vectors."""
+    """PyTorch's ``exp_u20``, in the columns of whole vectors; its largest error is 3.24 ulp, not 20."""
 
     function = 0
+    relative_error = 3.8621e-07
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,6 +105,7 @@ class TorchFastExp(CpuExp):
     """
 
     function = 1
+    relative_error = 1.1246e-04
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,3 +113,4 @@ class SleefExp(CpuExp):
     """SLEEF's ``expf_u10``, of 1 ulp, in the columns of whole vectors."""
 
     function = 2
+    relative_error = 8.2671e-08

@@ -15,6 +15,7 @@ from lowprec.attn.tiles import KeyTile
 from lowprec.oracle import fields
 from lowprec.oracle.attention.cpu import CpuAttention, MathAttention
 from lowprec.oracle.values import FLOAT32, decode
+from lowprec.special.cpu import SleefExp, TorchExp, TorchFastExp
 
 Array = np.ndarray[Any, Any]
 KERNELS = {"torch_cpu_flash_f32": (False, 1), "torch_cpu_flash_bf16": (True, 2)}
@@ -256,3 +257,19 @@ def test_small_products_are_undecided_and_other_masks_refused() -> None:
 def test_rules_in_powers_of_two_are_refused_with_base_e(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{field} must be .* with an exp2 of base e"):
         lp.attentions["torch_cpu_flash_f32"].with_(**{field: value})
+
+
+@pytest.mark.parametrize("step", [997, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_relative_errors_of_exponentials_are_the_largest_ones(step: int) -> None:
+    """Every `step`-th float32 number from -88 to -0, against float64; results below 2^-125 may be zero."""
+    found = dict.fromkeys((TorchExp, TorchFastExp, SleefExp), 0.0)
+    for first in range(0x80000000, 0xC2B00000, 1 << 24):
+        x = np.arange(first, min(first + (1 << 24), 0xC2B00000), step, dtype=np.uint32).view(np.float32)
+        want = np.exp(x.astype(np.float64))
+        for function in found:
+            error = np.abs(function(1)(x[None])[0].astype(np.float64) - want)
+            assert (error[want < 2.0**-125] < 2.0**-125).all()
+            found[function] = max(found[function], float((error / want)[want >= 2.0**-125].max(initial=0)))
+    for function, largest in found.items():
+        assert largest <= function.relative_error
+        assert largest > (0.9999 if step == 1 else 0.9) * function.relative_error

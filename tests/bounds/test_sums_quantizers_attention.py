@@ -139,25 +139,19 @@ def test_other_operations_of_the_same_rule_are_accepted_and_other_rules_are_name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name in lp.attentions
-        if not (lp.attentions[name].exp2.is_natural or lp.attentions[name].schedule.is_paired)
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in lp.attentions if not lp.attentions[name].schedule.is_paired])
 def test_no_output_of_attention_is_beyond_the_bound(name):
-    rng, fmt = np.random.default_rng(5), lp.attentions[name].operands
+    rng, fmt, on_cpu = np.random.default_rng(5), lp.attentions[name].operands, lp.attentions[name].exp2.is_natural
     for n, causal in ((100, False), (500, True)):
         for kind in ("normal", "positive", "powers"):
-            q, k, v = (lp.round_to(terms(rng, kind, rows, 64), fmt) for rows in (12, n, n))
+            queries = n if on_cpu and causal else 12  # PyTorch's causal mask hides other keys if there are fewer
+            q, k, v = (lp.round_to(terms(rng, kind, rows, 64), fmt) for rows in (queries, n, n))
             t = lp.attention_tolerance(q, k, v, kernel=name, causal=causal, out_format="float32")
             d = attention(q, k, v, kernel=name, causal=causal, out_format="float32").out
             error = np.abs(d - t.exact)
             assert (error <= t.bound).all()
             assert np.isfinite(t.bound).all()
-            assert t.bound.max() < 400 * error.max()
+            assert t.bound.max() < (4000 if fmt.bits == 32 else 400) * error.max()
     assert isinstance(t.test(d), BitsEqual)
 
 
@@ -264,7 +258,6 @@ test_refusals = refusals(
         ("lp.quantize_tolerance(x, 'nvfp4_te_rht')", "got one with hadamard_size=16; transform x first"),
         ("lp.quantize_tolerance(x, 'nvfp4_4over6')", "got one with a scale chosen by a comparison of sums, mae"),
         ("lp.attention_tolerance(x, x, x, kernel=own)", "kernel must have a 2\\*\\*x and a reciprocal of documented"),
-        ("lp.attention_tolerance(x, x, x, kernel='sdpa_math')", "kernel must compute weights as 2"),
         ("lp.attention_tolerance(x, x[:, :8], x)", "attention"),
     ],
     _names,
