@@ -15,6 +15,7 @@ from ..attn.attention import attention, find_window, operand_codes, softmax_scal
 from ..attn.catalogue import attentions
 from ..attn.cpu import block_length
 from ..attn.kernel import AttentionKernel
+from ..attn.paired import FlashMla
 from ..attn.tiles import Call
 from ..cast.casts import decode
 from ..format.catalogue import Format, formats
@@ -70,8 +71,8 @@ def attention_tolerance(
     Raises
     ------
     ValueError
-        If shapes do not match, a value is not on the operand format's grid, no error of the kernel's 2**x or
-        reciprocal is documented, or the kernel computes tiles in pairs.
+        If shapes do not match, a value is not on the operand format's grid, or no error of the kernel's 2**x or
+        reciprocal is documented.
 
     Examples
     --------
@@ -85,8 +86,6 @@ def attention_tolerance(
     False
     """
     kernel = attentions.get(kernel)
-    if kernel.schedule.is_paired:
-        raise ValueError(f"attention_tolerance: kernel must compute tiles one by one, got {kernel}")
     if not math.isfinite(kernel.exp2.relative_error + kernel.reciprocal.relative_error):
         raise ValueError(
             f"attention_tolerance: kernel must have a 2**x and a reciprocal of documented error, got {kernel} with "
@@ -136,11 +135,9 @@ class _Head:
     def errors(self) -> Errors:
         """Return the exact output, the bound on its error, and an estimate of the mean square error."""
         kernel, n = self.kernel, len(self.v)
-        scores, factor = errors_of(self._operand(self.q), self._operand(self.k), self._order()), self.factor
+        scores, factor = self._scores(), self.factor
         if self.softcap is not None:
             scores, factor = self._capped(scores, self.softcap), self.softcap
-        if kernel.scales_operands:
-            scores = self._scaled(scores)
         octaves = abs(factor) * math.log2(math.e)
         key = np.arange(n)
         sees = (key >= self.low[:, None]) & (key < self.high[:, None])
@@ -203,15 +200,21 @@ class _Head:
         off = argument.most + 4 * U * _MORE * (np.abs(argument.exact) + argument.most)
         return Errors(exact, off + _TANH * (np.abs(exact) + off) + _LEAST, argument.variance)
 
-    def _scaled(self, scores: Errors) -> Errors:
-        """Return the errors of products whose operands are multiplied by the square root of the scale first."""
-        q, k = (np.abs(decode(x, self.kernel.operands).astype(np.float64)) for x in (self.q, self.k))
-        return Errors(scores.exact, scores.most + 4 * U * _MORE * (q @ k.T + scores.most), scores.variance)
-
-    def _order(self) -> Order:
-        depth, block = self.q.shape[1], self.kernel.product_block
-        every = None if block is None else block_length(depth, block)
-        return Order(self.kernel.scores, gemm_libraries["deepgemm"], every, 1, formats["float32"])
+    def _scores(self) -> Errors:
+        """Return the errors of Q K^T."""
+        kernel, depth = self.kernel, self.q.shape[1]
+        every = None if kernel.product_block is None else block_length(depth, kernel.product_block)
+        order = Order(kernel.scores, gemm_libraries["deepgemm"], every, 1, formats["float32"])
+        found = errors_of(self._operand(self.q), self._operand(self.k), order)
+        if isinstance(kernel.schedule, FlashMla):  # every second tile adds the channels in another order
+            q, k = (kernel.schedule.rotated(x) for x in (self.q, self.k))
+            found = found._replace(
+                most=np.maximum(found.most, errors_of(self._operand(q), self._operand(k), order).most)
+            )
+        if kernel.scales_operands:  # two roundings of each operand
+            q, k = (np.abs(decode(x, kernel.operands).astype(np.float64)) for x in (self.q, self.k))
+            found = found._replace(most=found.most + 4 * U * _MORE * (q @ k.T + found.most))
+        return found
 
     def _operand(self, codes: NDArray[Any]) -> Quantized:
         whole = Granularity(None, None)
