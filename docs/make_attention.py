@@ -12,7 +12,8 @@ def page() -> str:
     """Return docs/attention.md."""
     rows = [
         (
-            f"`{name}`", a.operands.name, f"`{a.scores.name}`",
+            f"`{name}`", " and ".join(dict.fromkeys((a.operands.name, a.values_format.name))),
+            " and ".join(f"`{core}`" for core in dict.fromkeys((a.scores.name, a.values.name))),
             ", ".join(list_tiles(a.key_tiles)),
             type(a.row_sum).__name__, f"2^{a.p_offset} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
             "all" if a.promote_every is None else a.promote_every,
@@ -40,8 +41,9 @@ def page() -> str:
 
 An attention kernel fuses two matrix products, S = Q K^T and O = P V, with a softmax between them, and iterates over
 tiles of keys. P is the matrix of probabilities before they are divided by their sum. `lp.attention` emulates the
-forward pass of FlashAttention 2, 3 and 4, of vLLM's fork, of FlashMLA's dense decoding, and of PyTorch on a CPU. No
-recording of a GPU has confirmed these bits yet; see [what is verified](#verification-and-assumptions).
+forward pass of FlashAttention 2, 3 and 4, of vLLM's fork, of FlashMLA's dense decoding, of SageAttention 2 and 2++, and
+of PyTorch on a CPU. No recording of a GPU has confirmed these bits yet; see [what is
+verified](#verification-and-assumptions).
 
 Every choice that affects the bits is a field of the kernel's description:
 
@@ -87,7 +89,7 @@ True
 | --- | --- |
 | `descale=(q, k, v)` | scales of q, k and v, as callers of FP8 kernels pass them: each is one number, or one number \
 per sequence and KV head. Those of q and k multiply the scores, that of v the output. Only kernels of 8 bits take \
-them |
+them; [SageAttention's](#sageattention) have other shapes |
 | `splits=8` | splits the key tiles into eight ranges, computes each separately, and merges them by their log-sum-exps \
 as the library's combine kernel does (`Combine`). The number of splits changes the result; the libraries choose it \
 from the batch size and the GPU |
@@ -114,7 +116,9 @@ The columns, for head dimension D of queries and keys, and Dv of values:
   one thread has eight partial sums c, of keys i with i mod 8 = 0 to 7, and adds them as ((c0 + c2) + (c4 + c6)) + ((c1
   + c3) + (c5 + c7)). `LaneSum`: vectors of 16 keys are added, and then the 16 lanes, 8 to 8, 4 to 4, and so on;
   `in_lanes`: the last keys are also a vector. `QuadPairSum`: the threads of `QuadSum` add keys 8i + 2t and 8i + 2t + 1
-  first; the threads' sums are added as (s0 + s1) + (s2 + s3).
+  first; the threads' sums are added as (s0 + s1) + (s2 + s3). `QuadQuartetSum`: the same, but four keys of sixteen are
+  added first, ((p[16i + 2t] + p[16i + 2t + 1]) + p[16i + 2t + 8]) + p[16i + 2t + 9].
+- *accumulator*: of Q K^T and of P V, if they differ. SageAttention's scores are integers, which float32 sums represent.
 - *P*: format of P, and the power of two that multiplies it.
 - *threshold*: O is rescaled only if the new row maximum exceeds the old one by more than this number, in log2 units;
   otherwise the old maximum is kept. FlashAttention-4 has 8 in BF16. In FP8 it had 4 until flash-attention issue 2694:
@@ -180,16 +184,17 @@ uses 160 and 128.)
 
 ## Verification and assumptions
 
-Outputs and log-sum-exps of each kernel match an [oracle in exact
-rational arithmetic](../lowprec/oracle/attention/forward.py), bit for bit, on random rows with several tiles, with and
-without a causal mask. The tests detect each of 19 deliberately
-wrong rules (another order of tiles, offset, threshold, rounding, order of the sum), and ten for
-[FlashMLA's pairs of tiles](../lowprec/oracle/attention/pairs.py). [The loops of the
+Outputs and log-sum-exps of each kernel match an [oracle in exact rational
+arithmetic](../lowprec/oracle/attention/forward.py), bit for bit, on random rows with several tiles, with and without a
+causal mask. The tests detect each of 19 deliberately wrong rules (another order of tiles, offset, threshold, rounding,
+order of the sum), ten for [FlashMLA's pairs of tiles](../lowprec/oracle/attention/pairs.py), and 18 for
+[SageAttention's threads](../lowprec/oracle/attention/sage.py). [The loops of the
 sources](../lowprec/oracle/attention/tiles.py) check two more rules: which tiles a block of queries loads, and where a
 kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table,
-twice: a second implementation, written from the sources without knowledge of the first, has the same bits in all
-109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities). The smallest of these
-cases are part of the test suite. **No recording of a GPU's attention has confirmed the rules yet.**
+those of SageAttention once and the others twice: a second implementation, written from the sources without knowledge of
+the first, has the same bits in all 109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN,
+infinities). The smallest of these cases are part of the test suite. **No recording of a GPU's attention has confirmed
+the rules yet.**
 
 Whether the compiler contracts a multiplication and an addition into one FMA was read from compiled kernels: fa3-fwd
 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS
@@ -226,6 +231,43 @@ bounds:
 0.3% of the outputs in BF16 depend on undocumented rounding
 
 ```
+
+## SageAttention
+
+`sage2` and `sage2pp` are SageAttention 2 and 2++ for GPUs of compute capability 8.9 (`pv_accum_dtype` "fp32+fp32" and
+"fp32+fp16"). Q and K are INT8, V is E4M3. The tensor core adds the products of P and V of one tile; in `sage2pp`, these
+sums are FP16, and V is scaled to at most 2.25 so that they do not overflow. Each tile's sum is added to O in float32.
+
+`lowprec.attn.operands.quantize_operands` computes operands and scales as the library does; `lowprec.torch.attention`
+and `lowprec.jax.attention` call it:
+
+```python
+>>> from lowprec.attn.operands import quantize_operands
+>>> q, k, v = (rng.standard_normal((1, 2, 200, 64)).astype(np.float32) for _ in "qkv")
+>>> *operands, descale = quantize_operands(q, k + 4, v, lp.attentions["sage2pp"])
+>>> [x.shape for x in descale], lp.attention(*operands, kernel="sage2pp", descale=descale).out.shape
+([(1, 2, 64), (1, 2, 16), (1, 2, 64)], (1, 2, 200, 64))
+
+```
+
+- K first loses its mean over the tokens, which changes no probability. The library adds the scores of the mean to the
+  log-sum-exp; `lp.attention` returns that of its operands, and the functions for torch and JAX that of q and k.
+- `ThreadScales` (`qk_quant_gran` "per_thread", the default) has one scale for the rows of a warp's 32 queries, and for
+  the keys of a tile, that a thread of the tensor core holds. `WarpScales` ("per_warp") has one per warp and per tile:
+  `lp.attentions["sage2"].with_(scales=WarpScales())`, from `lowprec.attn.scales`. V has one scale per channel.
+- The maximum includes the scale and the offset: m = max(m, max(S) s - 8.807), from -5,000,000 on, and P = 2^(S s - m).
+  In the last two tiles, the scores are multiplied by the scales of Q and K and rounded before the maximum is found; in
+  all others, s is the product of all scales. Hidden keys have the score -5,000,000.
+- A channel of V that is zero has an infinite inverse scale: its output is NaN.
+
+D and Dv must be equal and at most 128. The library has no windows, and its causal mask starts at the first key: only
+as many keys as queries have the mask of `causal=True`. Other cases raise an error.
+
+Besides `ex2.approx` and the reciprocal, two things are not public: the order in which `torch.mean` adds the keys, and
+the divisions of the quantizers (`div.full` in Triton, `div.approx` in CUDA). lowprec rounds the sum once, and divides
+correctly rounded. Operands are rounded to BF16 first; the library also takes FP16. nvcc 13.0 compiles the rescaling of
+a thread's sum and of O, and the addition after it, to one FMA each (at D = 64 without a mask and D = 128 with a causal
+mask).
 
 ## PyTorch on a CPU
 

@@ -23,6 +23,7 @@ from .catalogue import attentions
 from .cpu import TorchMath
 from .forward import Forward, Head, scale_of_scores
 from .kernel import AttentionKernel
+from .scales import Three
 from .tiles import Call
 
 Array = NDArray[Any]
@@ -165,7 +166,8 @@ def attention(
     """
     kernel = attentions.get(kernel)
     _check_calls(kernel, causal, mask, progress)
-    arrays = [operand_codes("attention", name, x, kernel.operands) for name, x in (("q", q), ("k", k), ("v", v))]
+    grids = kernel.operands, kernel.operands, kernel.values_format
+    arrays = [operand_codes("attention", *operand) for operand in zip("qkv", (q, k, v), grids, strict=True)]
     given = arrays[0].ndim
     q, k, v = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
     check_shapes(q.shape, k.shape, v.shape, kernel)
@@ -183,7 +185,7 @@ def attention(
     added = None if mask is None else _scores_of_mask(mask, (batch, heads, m, n), kernel)
     factor = softmax_scale(d, scale)
     cap = None if softcap is None else np.float32(np.float32(factor) / np.float32(softcap))
-    qk_scales, v_scales = _kernel_scales(kernel, descale, batch, key_heads)
+    descales = _kernel_scales(kernel, descale, q.shape, v.shape)
     out = np.zeros((batch, heads, m, channels), np.float32)
     lse = np.full((batch, heads, m), kernel.empty_lse, np.float32)
     saturated, underflowed = np.zeros((2, batch, heads, m), np.int64)
@@ -195,18 +197,18 @@ def attention(
         for h in range(heads if m and n else 0):
             group, member = divmod(h * key_heads, heads)
             sink = None if logits is None else logits[h]
-            qk_scale, top = qk_scales[b, group], factor
-            below = None
+            qk_scale, thread_scales, v_scale = kernel.scales.of_head(descales, (b, h, group), kernel.flush_subnormals)
+            below, top = None, factor
             if cap is not None and softcap is not None:
                 below, qk_scale, top = cap * qk_scale, np.float32(1), softcap
             nats = np.float32(top) * qk_scale if kernel.lse_from_scale else None
             run = Forward(
-                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), v_scales[b, group], undecided,
+                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), v_scale, undecided,
                 below, nats, sink, advance=advance,
             )  # fmt: skip
             blocks = kernel.schedule.blocks(call, tile, member // key_heads)
             values, row_mask = np.ascontiguousarray(v[b, group].T), None if added is None else added[b, h]
-            head = Head(q[b, h], k[b, group], values, low, high, blocks, row_mask)
+            head = Head(q[b, h], k[b, group], values, low, high, blocks, row_mask, thread_scales)
             found = run.head(head) if splits == 1 else run.split(head, splits)
             out[b, h], lse[b, h], saturated[b, h], underflowed[b, h] = found[:4]
             if undecided:
@@ -315,14 +317,13 @@ def _check_calls(kernel: AttentionKernel, causal: bool, mask: Any, progress: Any
         raise ValueError(f"attention: mask must be None with causal=True for {kernel}, as in PyTorch, got both")
 
 
-def _kernel_scales(kernel: AttentionKernel, descale: Any, batch: int, heads: int) -> tuple[Floats, Floats]:
-    """Return the scales of scores and values [B, Hk] as the kernel reads them."""
-    descales = head_descales(descale, batch, heads)
-    if not kernel.takes_descale and any((x != 1).any() for x in descales):
+def _kernel_scales(kernel: AttentionKernel, descale: Any, q: tuple[int, ...], v: tuple[int, ...]) -> Three:
+    """Return the scales of q, k and v as the kernel reads them, given the shapes of q and v."""
+    found = kernel.scales.read(descale, q, v)
+    if not kernel.takes_descale and any((x != 1).any() for x in found):
         raise ValueError(f"attention: descale must be None or 1 for {kernel}, got {brief_repr(descale)}")
-    flush = flushed if kernel.flush_subnormals else np.asarray
-    q_scales, k_scales, v_scales = (flush(x) for x in descales)
-    return flush(q_scales * k_scales), v_scales
+    scales = kernel.scales.expanded(found, q, v)
+    return (flushed(scales[0]), flushed(scales[1]), flushed(scales[2])) if kernel.flush_subnormals else scales
 
 
 def _rows_counter(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:
@@ -383,16 +384,3 @@ def visible_keys(m: int, n: int, left: int, right: int) -> tuple[Array, Array]:
     low = np.zeros(m, np.int64) if left < 0 else np.maximum(place - left, 0)
     high = np.full(m, n) if right < 0 else np.minimum(place + right + 1, n)
     return np.minimum(low, n), np.clip(high, 0, n)
-
-
-def head_descales(descale: tuple[ArrayLike, ...] | None, batch: int, heads: int) -> list[Floats]:
-    """Check the scales of q, k and v, and return them for all sequences and key heads."""
-    if descale is None:
-        return [np.ones((batch, heads), np.float32)] * 3
-    if len(descale) != 3:
-        raise ValueError(f"attention: descale must be three scales, of q, k and v, got {len(descale)}")
-    try:
-        return [np.broadcast_to(np.asarray(x, np.float32), (batch, heads)) for x in descale]
-    except ValueError:
-        shapes = [np.shape(x) for x in descale]
-        raise ValueError(f"attention: descale must be numbers or of shape {(batch, heads)}, got {shapes}") from None

@@ -19,10 +19,11 @@ from ..tensorcore.catalogue import accumulators
 from .cpu import LaneSum, TorchCpu, TorchMath
 from .kernel import AttentionKernel, GradientTile
 from .paired import FlashMla
-from .schedules import FlashAttention2, FlashAttention3, FlashAttention4, Period
+from .scales import ThreadScales
+from .schedules import FlashAttention2, FlashAttention3, FlashAttention4, Period, SageAttention
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
-from .sums import PackedPairSum, QuadPairSum
+from .sums import PackedPairSum, QuadPairSum, QuadQuartetSum
 from .tiles import ALL_KEYS, ANY_SIZE, KeyTile
 
 attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
@@ -72,6 +73,16 @@ _TORCH_MATH = (
 _MKL = (
     "products in blocks of 192, two accumulators of a BF16 row's sum: measured with PyTorch 2.13.0 and MKL 2024.2, one "
     "thread of an AMD CPU with AVX-512; small products have other orders, which are open"
+)
+_SAGE = (
+    "thu-ml/SageAttention at d1a57a5, csrc/qattn/qk_int_sv_f8_cuda_sm89.cuh, attn_utils.cuh; csrc/mma.cuh, math.cuh; "
+    "sageattention/core.py: sageattn_qk_int8_pv_fp8_cuda; sageattention/triton/quant_per_thread.py; "
+    "csrc/fused/fused.cu: QuantInt8Kernel, MeanScaleKernel; setup.py: --use_fast_math"
+)
+_SAGE_STAND_IN = (
+    "exp2 and logarithm of MUFU, reciprocal: correctly rounded; the sum's and the output's rescaling: contracted, as "
+    "nvcc 13.0 compiles them; divisions of the quantizers: correctly rounded; the mean of K: one rounding of its sum; "
+    "q, k and v: rounded to BF16; scores of the mean of K, for the log-sum-exp: summed in order in float32"
 )
 _E4M3, _BF16, _FLOAT32 = formats["e4m3fn"], formats["bfloat16"], formats["float32"]
 
@@ -163,6 +174,17 @@ def _torch_cpu(name: str, fmt: Format, exp: CpuExp, **fields: Any) -> AttentionK
     )  # fmt: skip
 
 
+def _sage(name: str, core: str, v_max: float) -> AttentionKernel:
+    """Return SageAttention's kernel for GPUs of compute capability 8.9, with INT8 scores, which float32 holds."""
+    return AttentionKernel(
+        name, scores=accumulators["float32"], values=accumulators[core], operands=formats["int8"], v_format=_E4M3,
+        p_format=_E4M3, p_offset=8.807, key_tiles=(KeyTile(128, 64, 64, 64),), schedule=SageAttention(),
+        row_sum=QuadQuartetSum(), reciprocal=RoundedReciprocal(1), promote_every=1, fused_promotion=True,
+        last_tile_first=False, rounded_log2_e=True, lse_in_octaves=True, scales=ThreadScales(v_max),
+        source=_SAGE, decided=_SAGE_STAND_IN,
+    )  # fmt: skip
+
+
 for _kernel in (
     AttentionKernel(
         "flash2", **_of("ampere", "bf16"), key_tiles=_AMPERE_BF16, schedule=FlashAttention2(),
@@ -200,6 +222,8 @@ for _kernel in (
         empty_scale=1.0, empty_lse=float("inf"), source=_MLA,
         combine=Combine(by_total=True, skips_zeros=False, empty_lse=float("inf"), divides_all=True, in_octaves=True),
     ),
+    _sage("sage2", "ada_fp8", 448.0),
+    _sage("sage2pp", "ada_fp8_f16", 2.25),
     _torch_cpu("torch_cpu_flash_f32", _FLOAT32, TorchExp(), row_sum=LaneSum(), scales_first=True),
     _torch_cpu("torch_cpu_flash_bf16", _BF16, TorchFastExp(), row_sum=LaneSum(2), scales_first=True),
     _torch_cpu(

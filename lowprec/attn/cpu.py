@@ -15,7 +15,7 @@ from ..kernels import cpu_math as kernels
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.mma import mma
 from .sums import RowSum
-from .tiles import Call, KeyTile, Schedule, Visit
+from .tiles import Call, KeyTile, SquareSchedule, Visit
 
 Floats = NDArray[np.float32]
 _LEAST_ROWS, _LEAST_COLUMNS = 4, 12  # smallest product in this order; MKL computes smaller ones in other orders
@@ -55,42 +55,19 @@ class LaneSum(RowSum):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TorchCpu(Schedule):
+class TorchCpu(SquareSchedule):
     """Tiles of PyTorch's cpu_flash_attention: aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3.
 
     A block has 256 rows if there are at least 768 queries, 64 if there are at least 192, else 32. The last tile has
     the remaining keys.
     """
 
+    library = "PyTorch's kernels"
     is_ragged = takes_masks = True
-    page_multiple = 0
-
-    def __post_init__(self) -> None:
-        normalize_fields(self)
-
-    def normalized(self, call: Call) -> Call:
-        """Return the call with a causal mask replaced by the equivalent window: no keys to the right.
-
-        Raises
-        ------
-        ValueError
-            If the mask is a window, or causal with unequal numbers of queries and keys: PyTorch then hides other keys.
-        """
-        if call.left >= 0 or call.right > 0 or (call.right == 0 and not call.causal):
-            raise ValueError(f"attention: window must be None for PyTorch's kernels, got ({call.left}, {call.right})")
-        if call.causal and call.queries != call.keys:
-            sizes = f"{call.queries} queries and {call.keys} keys"
-            raise ValueError(f"attention: causal must be False for {sizes} in PyTorch's kernels, got True")
-        return call._replace(causal=False, right=0 if call.causal else -1)
 
     def queries(self, call: Call, tile: KeyTile) -> int:
         """Return the rows of a block."""
         return 32 if call.queries < 192 else 64 if call.queries < 768 else 256
-
-    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
-        """Return the tiles up to the last key that the block sees."""
-        last = call.keys if call.right < 0 else min(stop, call.keys)
-        return [Visit(start) for start in range(0, last, keys)][::-1]
 
     def covers(self, rows: int, keys: int, head_dim: int, channels: int) -> bool:
         """Return whether both products of a tile are large enough that MKL adds them in blocks."""

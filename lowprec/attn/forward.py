@@ -23,12 +23,13 @@ from .cpu import blocked_product
 from .kernel import AttentionKernel
 from .paired import HIDDEN, FlashMla, PairedSoftmax
 from .splits import split_blocks
-from .sums import added
+from .sums import Numbers, added, multiply_add, promote, times
 from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]
 _LOG2_E, _LN_2 = math.log2(math.e), np.float32(math.log(2))
 _FLOAT32 = formats["float32"]
+LEAST_SCORE = np.float32(-5e6)  # SageAttention's score of a hidden key, and maximum before the first tile
 ROWS = 512  # largest number of queries at a time, which limits the memory of a tile of scores
 
 
@@ -42,6 +43,7 @@ class Head(NamedTuple):
     high: NDArray[np.int64]  # [M], one past its last key
     blocks: list[Block]  # blocks of consecutive rows, with the tiles that they visit
     mask: Floats | None = None  # [M, N], added to the scaled scores
+    scales: tuple[Floats, Floats] | None = None  # of queries [M] and keys [N], see `ThreadScales`
 
 
 class HeadResult(NamedTuple):
@@ -69,7 +71,7 @@ class Forward:
     kernel: AttentionKernel
     tile: int
     scale: np.float32  # factor of the scores, see `scale_of_scores`
-    v_descale: np.float32
+    v_descale: Numbers  # one number, or [Dv], which the output is multiplied by after its division
     bounded: bool = False  # whether to compute bounds on the output
     cap: np.float32 | None = None  # factor of the scores below tanh
     lse_scale: np.float32 | None = None  # factor of the maximum in the log-sum-exp; None: from `scale`
@@ -122,6 +124,8 @@ class Forward:
         kernel, rows = self.kernel, stop - start
         if isinstance(kernel.schedule, FlashMla):
             return self._paired_rows(h, slice(start, stop), visits[::-1], kernel.schedule)
+        if h.scales is not None:
+            return self._thread_rows(h, slice(start, stop), visits[::-1], *h.scales)
         q, low, high = h.q[start:stop], h.low[start:stop], h.high[start:stop]
         state = OnlineSoftmax(kernel, rows, len(h.v), self.bounded and not kernel.is_determined)
         scale = np.float32(1) if kernel.scales_first or kernel.scales_operands else self.scale
@@ -160,6 +164,24 @@ class Forward:
         out, lse = state.finish(self.v_descale, self.is_split)
         return HeadResult(out, lse, np.zeros_like(state.underflowed), state.underflowed, out, out)
 
+    def _thread_rows(
+        self, h: Head, rows: slice, visits: Sequence[Visit], q_scales: Floats, k_scales: Floats
+    ) -> HeadResult:
+        kernel, flush = self.kernel, self.kernel.flush_subnormals
+        state = ThreadSoftmax(kernel, rows.stop - rows.start, len(h.v), self.bounded and not kernel.is_determined)
+        for done, visit in enumerate(visits, 1):
+            scores, tile = self._scores(h.q[rows], h.k, visit.start, self.tile), slice(visit.start, visit.start + 8)
+            each = np.resize(k_scales[tile], 8)[::2]  # a thread's keys have one scale; keys beyond the last are hidden
+            scales = times(q_scales[rows, None], each, flush)
+            if done > len(visits) - 2:
+                hidden = np.arange(visit.start, visit.start + self.tile) >= h.high[rows, None]
+                by_key = np.tile(scales.repeat(2, 1), self.tile // 8)
+                scores = np.where(hidden, LEAST_SCORE, times(scores, by_key, flush))
+                scales = np.ones_like(scales)
+            p = state.update_threads(scores, times(self.scale, scales, flush))
+            state.add_values(p, _columns(h.v, visit.start, self.tile), done)
+        return state.finish(self.scale, None, self.v_descale, None)
+
     def _width(self, h: Head, visit: Visit) -> int:
         """Return the number of keys of a tile."""
         return min(self.tile, len(h.k) - visit.start) if self.kernel.schedule.is_ragged else self.tile
@@ -185,7 +207,7 @@ class OnlineSoftmax:
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
         self.kernel = kernel
         self.maxima = np.full(rows, -np.inf, np.float32)
-        self.sums = np.zeros((rows, kernel.row_sum.lanes), np.float32)
+        self.sums = np.full((rows, kernel.row_sum.lanes), kernel.row_sum.start)
         self.out = np.zeros((rows, channels), np.float32)
         self.promoted = None if kernel.promote_every is None else np.zeros((rows, channels), np.float32)
         self.saturated, self.underflowed = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
@@ -211,14 +233,20 @@ class OnlineSoftmax:
         shifts = self._shifts(safe, scale)
         arguments = np.empty_like(scores)
         kernels.scale_and_shift(scores, scale, shifts, kernel.fused_scores, flush, arguments)
+        self.maxima = maxima
+        return self._exponentials(arguments, growth, factors, keep)
+
+    def _exponentials(self, arguments: Floats, growth: Floats, factors: Floats, keep: NDArray[np.bool_]) -> Floats:
+        """Return P in float32, add it to the sums, and rescale sums and output."""
+        kernel, flush = self.kernel, self.kernel.flush_subnormals
         p = kernel.exp2(arguments)
         if self.bounds is not None:
             self.bounds.update(arguments, None if self._is_first else growth, keep)
         kernel.row_sum.add(p, factors, flush, self.sums)
-        for x in (self.out, self.promoted):
+        for x in (self.out, None if kernel.fused_promotion else self.promoted):
             if x is not None and not self._is_first:
                 kernels.rescale_rows(x, factors, flush)
-        self.maxima, self._is_first = maxima, False
+        self._factors, self._is_first = factors[:, None] if kernel.fused_promotion else None, False
         if kernel.normalizes_p:
             sums = kernel.row_sum.total(self.sums)
             kernels.rescale_rows(p, kernel.reciprocal(np.where(sums == 0, np.float32(1), sums)), flush)
@@ -228,7 +256,7 @@ class OnlineSoftmax:
         """Return ``maximum * scale - offset`` of each row [M]."""
         return self._scaled(maxima, scale, self.kernel.p_offset, self.kernel.fused_shift)
 
-    def _scaled(self, x: Floats, scale: np.float32, shift: Floats | int = 0, fused: bool = True) -> Floats:
+    def _scaled(self, x: Floats, scale: np.float32, shift: Floats | float = 0, fused: bool = True) -> Floats:
         """Return ``x * scale - shift`` of each row [M]."""
         found, flush = np.empty_like(x), self.kernel.flush_subnormals
         kernels.scale_and_shift(x[:, None], scale, np.full_like(x, shift), fused, flush, found[:, None])
@@ -240,21 +268,21 @@ class OnlineSoftmax:
         codes = encode(p, kernel.p_format, policy=kernel.p_policy)
         self.saturated += (np.abs(p) > kernel.p_format.max).sum(1)
         self.underflowed += ((p > 0) & (codes == 0)).sum(1)
-        formats = kernel.p_format, kernel.operands
+        formats = kernel.p_format, kernel.values_format
         self.out = _product(kernel, kernel.values, formats, codes, values, self.out if done > 1 else None)
         if self.promoted is not None and kernel.promote_every is not None and done % kernel.promote_every == 0:
-            self.promoted = added(self.promoted, self.out, kernel.flush_subnormals)
+            self.promoted = promote(self.promoted, self._factors, self.out, kernel.flush_subnormals)
             self.out = np.zeros_like(self.out)
         if self.bounds is not None:
             self.bounds.add_values(values, done)
 
     def finish(
-        self, scale: np.float32, lse_scale: np.float32 | None, v_descale: np.float32, sink: np.float32 | None
+        self, scale: np.float32, lse_scale: np.float32 | None, v_descale: Numbers, sink: np.float32 | None
     ) -> HeadResult:
         """Add the sink and divide by the sums."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         if self.promoted is not None:
-            self.out = added(self.promoted, self.out, flush)
+            self.out = self.promoted if kernel.fused_promotion else added(self.promoted, self.out, flush)
         sums, argument = kernel.row_sum.total(self.sums), None
         if kernel.propagates_nan:
             sums, self.maxima = np.where(sums == 0, np.float32(1), sums), _finite(self.maxima)
@@ -265,9 +293,11 @@ class OnlineSoftmax:
             argument, self.maxima = kernel.sink.argument(self.maxima, shifts, sink, scale, kernel.p_offset)
             sums = sums + kernel.exp2(argument[:, None])[:, 0]
         is_empty = (sums == 0) | (np.isnan(sums) & (not kernel.propagates_nan))
+        is_empty &= not kernel.has_thread_scales
         inverse = kernel.reciprocal(np.where(is_empty | kernel.normalizes_p, np.float32(1), sums))
-        factors = np.where(is_empty, np.float32(kernel.empty_scale), inverse) * v_descale
+        factors = np.where(is_empty, np.float32(kernel.empty_scale), inverse) * (v_descale if not v_descale.ndim else 1)
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
+        self.out = times(self.out, v_descale, flush) if v_descale.ndim else self.out
         ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
         if not kernel.exp2.is_natural and not kernel.lse_in_octaves:
             scale = np.float32(scale * _LN_2) if lse_scale is None else lse_scale
@@ -283,14 +313,45 @@ class OnlineSoftmax:
         return self._scaled(self.maxima, scale, -logs, kernel.fused_lse)
 
 
+class ThreadSoftmax(OnlineSoftmax):
+    """State of a block of rows with scales of threads, whose maxima m are exponents of 2, with the offset.
+
+    For a tile, with the scale s of a thread and its scores S::
+
+        m' = max(m, max(S) s - `p_offset`)      a = 2^(m - m')      P = 2^(S s - m')
+    """
+
+    def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
+        super().__init__(kernel, rows, channels, bounded)
+        self.maxima[:], self._is_first = LEAST_SCORE, False
+
+    def update_threads(self, scores: Floats, scales: Floats) -> Floats:
+        """Update maxima and sums for a tile of scores, given the scales [M, 4] of threads, and return P in float32."""
+        kernel, flush = self.kernel, self.kernel.flush_subnormals
+        threads, offset = scores.reshape(len(scores), -1, 4, 2), np.float32(-kernel.p_offset)
+        largest = np.fmax.reduce(threads, (1, 3), initial=LEAST_SCORE)
+        maxima = np.fmax.reduce(multiply_add(largest, scales, offset, flush, kernel.fused_shift), 1)
+        maxima = np.fmax(self.maxima, maxima)
+        shifts = -maxima[:, None, None, None]
+        arguments = multiply_add(threads, scales[:, None, :, None], shifts, flush, kernel.fused_scores)
+        growth, self.maxima = added(self.maxima, -maxima, flush), maxima
+        keep = np.zeros(len(growth), bool)
+        return self._exponentials(arguments.reshape(scores.shape), growth, kernel.exp2.factors(growth), keep)
+
+    def _log_sum_exp(self, sums: Floats, is_empty: NDArray[np.bool_], scale: np.float32) -> Floats:
+        """Return ``maximum + log2(sum)`` of each row."""
+        return added(self.kernel.exp2.log2(sums), self.maxima)
+
+
 def _product(
     kernel: AttentionKernel, core: Accumulator, formats: tuple[Format, Format], a: Any, b: Any, c: Floats | None = None
 ) -> Floats:
     """Return A B^T + C, computed from codes by one of the kernel's accumulators."""
     if kernel.product_block is not None:
         return blocked_product(a, b, c, kernel.product_block, core, formats)
+    c = None if c is None else c.astype(core.dtype, copy=False)
     product: Floats = mma(a, b, c, accumulator=core, a_format=formats[0], b_format=formats[1])
-    return product
+    return product.astype(np.float32, copy=False)
 
 
 def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float32) -> np.float32:

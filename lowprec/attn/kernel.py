@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .._checks import check_int, check_optional_int, check_positive
+from .._checks import check_optional_int, check_positive, check_real
 from .._values import Value, normalize_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy, policies
 from ..special.exp2 import Exp2, RoundedExp2
 from ..special.reciprocal import Reciprocal, RoundedReciprocal
 from ..tensorcore.accumulator import Accumulator
+from .scales import HeadScales, OperandScales, ThreadScales
 from .schedules import FlashAttention3
 from .sinks import Sink
 from .splits import Combine
@@ -20,14 +22,17 @@ from .sums import QuadSum, RowSum
 from .tiles import ALL_KEYS, Call, KeyTile, Schedule
 
 _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
+_BY_HEAD = HeadScales()
 
-#: Fields whose rules are in powers of two, and fields that kernels of tiles in pairs do not have.
+#: Fields whose rules are in powers of two, and fields that kernels of tiles in pairs or with scales of threads lack.
 _IN_OCTAVES = ("p_offset", "rescale_threshold", "gradient_tiles", "sink", "lse_in_octaves", "combine")
-_ONE_BY_ONE = (
-    "promote_every", "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap", "last_tile_first",
-    "fused_shift", "propagates_nan", "empty_scale", "lse_from_scale",
+_OF_HEADS = (
+    "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap", "last_tile_first", "propagates_nan",
+    "lse_from_scale",
 )  # fmt: skip
-_OF_PAIRS = {"last_tile_first": False, "empty_scale": 1.0}  # values of a kernel of tiles in pairs that are not defaults
+_ONE_BY_ONE = (*_OF_HEADS, "promote_every", "fused_shift", "empty_scale")
+#: Values of such kernels that are not the defaults.
+_OTHERS = {"last_tile_first": False, "empty_scale": 1.0, "lse_in_octaves": True}
 
 
 class GradientTile(NamedTuple):
@@ -69,7 +74,7 @@ class AttentionKernel(Value):
     scores, values : Accumulator
         Tensor cores of Q K^T and of P V.
     operands : Format
-        Format of Q, K and V.
+        Format of Q and K, and of V unless `v_format` is given.
     p_format : Format
         Format of P in the second product.
     p_policy : Policy
@@ -84,13 +89,16 @@ class AttentionKernel(Value):
         Function that computes P.
     reciprocal : Reciprocal
         Function that computes 1/l.
-    p_offset : int
+    p_offset : float
         Exponent of the power of two that multiplies both P and the sum l, so that it cancels in the output.
     rescale_threshold : float
         Growth of the maximum, in octaves, up to which the old maximum is kept. P may then exceed 2^p_offset.
     promote_every : int or None
         Number of tiles after which P V is added to the output in float32 and restarts from zero; None: the tensor core
         accumulates O over all tiles.
+    fused_promotion : bool
+        Whether the rescaling of the output and the addition of P V are one fused multiply-add. `promote_every` must
+        then be 1.
     last_tile_first : bool
         Whether tiles run from the last key to the first.
     fused_scores : bool
@@ -131,6 +139,10 @@ class AttentionKernel(Value):
         Whether scores can be capped: ``tanh(S scale / cap)`` then replaces S, and cap replaces the scale.
     gradient_tiles : tuple of GradientTile
         Tiles of the backward pass by head size, in increasing order; empty: no backward pass.
+    scales : OperandScales
+        How Q, K and V are quantized, and which numbers their scales multiply.
+    v_format : Format or None
+        Format of V; None: `operands`.
     output_format : Format
         Default format of the output.
     source : str
@@ -150,9 +162,10 @@ class AttentionKernel(Value):
     row_sum: RowSum = _QUAD
     exp2: Exp2 = _ROUNDED
     reciprocal: Reciprocal = _INVERSE
-    p_offset: int = 0
+    p_offset: int | float = 0
     rescale_threshold: float = 0.0
     promote_every: int | None = None
+    fused_promotion: bool = False
     last_tile_first: bool = True
     fused_scores: bool = True
     fused_shift: bool = True
@@ -173,6 +186,8 @@ class AttentionKernel(Value):
     sink: Sink | None = None
     softcap: bool = False
     gradient_tiles: tuple[GradientTile, ...] = ()
+    scales: OperandScales = _BY_HEAD
+    v_format: Format | None = None
     output_format: Format = formats["bfloat16"]
     source: str = dataclasses.field(default="user-defined", compare=False)
     decided: str = dataclasses.field(default="", compare=False)
@@ -183,7 +198,7 @@ class AttentionKernel(Value):
         for field, kind in (
             ("scores", Accumulator), ("values", Accumulator), ("operands", Format), ("p_format", Format),
             ("p_policy", Policy), ("row_sum", RowSum), ("exp2", Exp2), ("reciprocal", Reciprocal),
-            ("output_format", Format), ("schedule", Schedule),
+            ("output_format", Format), ("schedule", Schedule), ("scales", OperandScales),
         ):  # fmt: skip
             if not isinstance(getattr(self, field), kind):
                 raise TypeError(f"{caller}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")
@@ -200,29 +215,46 @@ class AttentionKernel(Value):
             raise ValueError(
                 f"{caller}: key_tiles must have all keys in one tile with normalizes_p, got {self.key_tiles}"
             )
-        check_int(caller, "p_offset", self.p_offset, -64, 64)
+        offset = check_real(caller, "p_offset", self.p_offset)
+        if not abs(offset) <= 64:
+            raise ValueError(f"{caller}: p_offset must be from -64 to 64, got {self.p_offset}")
+        object.__setattr__(self, "p_offset", int(offset) if offset == int(offset) else offset)
         check_optional_int(caller, "promote_every", self.promote_every, 1)
         check_optional_int(caller, "product_block", self.product_block, 1)
         check_positive(caller, "rescale_threshold", self.rescale_threshold, zero=True)
-        for field, optional in (("combine", Combine), ("sink", Sink)):
+        if self.fused_promotion and self.promote_every != 1:
+            raise ValueError(f"{caller}: promote_every must be 1 with fused_promotion, got {self.promote_every}")
+        for field, optional in (("combine", Combine), ("sink", Sink), ("v_format", Format)):
             if not isinstance(value := getattr(self, field), optional | None):
                 raise TypeError(f"{caller}: {field} must be an object of {optional.__name__} or None, got {value!r}")
-        for cause, names in (
-            ("an exp2 of base e", _IN_OCTAVES if self.exp2.is_natural else ()),
-            ("tiles in pairs", (*_IN_OCTAVES[:-2], *_ONE_BY_ONE) if self.schedule.is_paired else ()),
-        ):
-            for name in names:
-                plain, value = _OF_PAIRS.get(name, self.__dataclass_fields__[name].default), getattr(self, name)
+        causes: tuple[tuple[str, bool, Sequence[str], dict[str, Any]], ...] = (
+            ("an exp2 of base e", self.exp2.is_natural, _IN_OCTAVES, {}),
+            ("tiles in pairs", self.schedule.is_paired, (*_IN_OCTAVES[:-2], *_ONE_BY_ONE), _OTHERS),
+            ("scales of threads", self.has_thread_scales, (*_IN_OCTAVES[1:], *_OF_HEADS), _OTHERS),
+        )
+        for cause, holds, names, others in causes:
+            for name in names if holds else ():
+                plain, value = others.get(name, self.__dataclass_fields__[name].default), getattr(self, name)
                 if value != plain:
                     raise ValueError(f"{caller}: {name} must be {plain} with {cause}, got {value!r}")
         self.scores.check_inputs(self.operands, self.operands)
-        self.values.check_inputs(self.p_format, self.operands)
+        self.values.check_inputs(self.p_format, self.values_format)
 
     @property
     def is_determined(self) -> bool:
         """Whether the bits of 2^x and of 1/x are public."""
         inverse = self.reciprocal
         return self.exp2.is_published and isinstance(inverse, RoundedReciprocal) and inverse.ulps == 0
+
+    @property
+    def values_format(self) -> Format:
+        """Format of V."""
+        return self.operands if self.v_format is None else self.v_format
+
+    @property
+    def has_thread_scales(self) -> bool:
+        """Whether Q and K have scales of threads; the kernel then does not check for rows without a sum."""
+        return isinstance(self.scales, ThreadScales)
 
     @property
     def takes_descale(self) -> bool:

@@ -59,7 +59,8 @@ def masked_attention(
             *quantized, kernel=kernel, causal=is_causal, window=window, scale=scale, descale=descale,
             mask=None if given is None else given[b], out_format=out_format,
         )  # fmt: skip
-        out[b, :, rows], lse[b, :, rows] = found.out[0], found.lse[0]
+        factor = q.shape[3] ** -0.5 if scale is None else scale
+        out[b, :, rows], lse[b, :, rows] = found.out[0], (found.lse + kernel.scales.lse_offset(q, k, factor))[0]
     return out, lse
 
 

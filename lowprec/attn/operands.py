@@ -7,17 +7,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..cast.casts import round_to
 from ..codec.catalogue import codecs
 from ..codec.wire import Codec
-from ..format.catalogue import Format
 from .kernel import AttentionKernel
 
 Floats = NDArray[np.float32]
 
 
 class AttentionOperands(NamedTuple):
-    """Operands of `lowprec.attention`: q, k and v on the grid of the kernel's format, and their scales [B, Hk]."""
+    """Operands of `lowprec.attention`: q, k and v on the grids of the kernel's formats, and their scales."""
 
     q: Floats
     k: Floats
@@ -28,18 +26,20 @@ class AttentionOperands(NamedTuple):
 def quantize_operands(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, kernel: AttentionKernel, *, cache: str | Codec | None = None
 ) -> AttentionOperands:
-    """Quantize queries, keys and values for a kernel, with one scale (amax / largest number) per sequence and key head.
+    """Quantize queries, keys and values for a kernel, by the rule of its field `scales`.
 
-    These are the scales that callers of FlashAttention-3's FP8 kernel pass to it (``q_descale`` of shape (batch, heads
-    of K), shared by the query heads of a group). The largest magnitude becomes the format's largest number, 448 for
-    E4M3; a head of zeros has scale 1. If the format has 16 bits or more, values are rounded without a scale.
+    `HeadScales`, the rule of most kernels, has one scale (amax / largest number) per sequence and key head: callers of
+    FlashAttention-3's FP8 kernel pass such scales to it (``q_descale`` of shape (batch, heads of K), shared by the
+    query heads of a group). The largest magnitude becomes the format's largest number, 448 for E4M3; a head of zeros
+    has scale 1. If the format has 16 bits or more, values are rounded without a scale. `ThreadScales` and `WarpScales`
+    are SageAttention's.
 
     Parameters
     ----------
     q, k, v : array_like, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
         Float32 numbers.
     kernel : AttentionKernel
-        Kernel; its field `operands` is the format.
+        Kernel; its field `operands` is the format of q and k.
     cache : str or Codec, optional
         Codec of the KV cache from which keys and values are decoded, see `round_trip_cache`.
 
@@ -54,9 +54,8 @@ def quantize_operands(
     if cache is not None:
         k, v = round_trip_cache(k, cache), round_trip_cache(v, cache)
     values = [np.ascontiguousarray(x, np.float32) for x in (q, k, v)]
-    groups = values[1].shape[:2]
-    (q, q_scale), (k, k_scale), (v, v_scale) = (_quantized(x, kernel.operands, groups) for x in values)
-    return AttentionOperands(q, k, v, (q_scale, k_scale, v_scale))
+    operands, descale = kernel.scales.quantize(values[0], values[1], values[2], kernel.operands, kernel.values_format)
+    return AttentionOperands(*operands, descale)
 
 
 def round_trip_cache(x: ArrayLike, codec: str | Codec) -> Floats:
@@ -91,16 +90,3 @@ def round_trip_cache(x: ArrayLike, codec: str | Codec) -> Floats:
     whole[..., :tokens, :] = values
     decoded = codec.round_trip(whole.reshape(*whole.shape[:-2], -1, page * values.shape[-1])).reshape(whole.shape)
     return np.ascontiguousarray(decoded[..., :tokens, :])
-
-
-def _quantized(x: Floats, fmt: Format, groups: tuple[int, ...]) -> tuple[Floats, Floats]:
-    ones = np.ones(groups, np.float32)
-    if fmt.bits > 8:
-        return round_to(x, fmt), ones
-    if not x.size:
-        return x, ones
-    with np.errstate(all="ignore"):  # inputs may be Inf or NaN: the head is then NaN, as on the GPU
-        amax = np.abs(x).reshape(*groups, -1).max(-1)
-        scale = np.where(amax == 0, ones, amax / np.float32(fmt.max))
-        per_head = np.repeat(scale, x.shape[1] // groups[1], axis=1)[:, :, None, None]
-        return round_to(x / per_head, fmt, policy="ocp_sat"), scale

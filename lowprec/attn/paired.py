@@ -14,6 +14,7 @@ from .._values import normalize_fields
 from ..cast.casts import encode
 from ..kernels import attn as kernels
 from .kernel import AttentionKernel
+from .sums import Numbers
 from .tiles import Call, Schedule, Visit
 
 Floats = NDArray[np.float32]
@@ -145,7 +146,7 @@ class PairedSoftmax:
         kernels.scale_and_shift(scores, scale, self.maxima, kernel.fused_scores, kernel.flush_subnormals, arguments)
         return kernel.exp2(arguments)
 
-    def finish(self, v_descale: np.float32, is_split: bool) -> tuple[Floats, Floats]:
+    def finish(self, v_descale: Numbers, is_split: bool) -> tuple[Floats, Floats]:
         """Return the output divided by the sums, and the log-sum-exp: of a split, in octaves and -inf without a sum."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         sums = np.add(*(kernel.row_sum.total(x) for x in self.sums))

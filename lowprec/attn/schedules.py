@@ -1,4 +1,4 @@
-"""Tiles and blocks as FlashAttention-2 to 4 select them, one class per library."""
+"""Tiles and blocks as FlashAttention-2 to 4 and SageAttention select them, one class per library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from .._values import normalize_fields
 from ..special.exp2 import Exp2, PolynomialExp2
-from .tiles import Call, KeyTile, Schedule, Visit
+from .tiles import Call, KeyTile, Schedule, SquareSchedule, Visit
 
 _UNCHECKED = (32, 64, 96, 128)  # head sizes with kernels of FlashAttention-2 that do not check bounds
 
@@ -250,3 +250,25 @@ class FlashAttention4(Schedule):
         """Return the tiles, all guarded: at least one, which may precede the first key."""
         low, high = _range(call, keys, first, stop)
         return [Visit(tile * keys) for tile in range(high - 1, min(low, high - 1) - 1, -1)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SageAttention(SquareSchedule):
+    """Tiles of SageAttention on sm_89: csrc/qattn/qk_int_sv_f8_cuda_sm89.cuh, sageattention/core.py."""
+
+    library = "SageAttention"
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call with a causal mask replaced by the equivalent window: no keys to the right.
+
+        Raises
+        ------
+        ValueError
+            If the mask is a window, or causal with unequal numbers of queries and keys, or if the head sizes differ.
+        """
+        if call.value_dim != call.head_dim:
+            sizes = f"D = {call.head_dim}, Dv = {call.value_dim}"
+            raise ValueError(f"attention: head sizes must be equal for {self.library}, got {sizes}")
+        if not call.keys:
+            raise ValueError(f"attention: keys must be at least 1 for {self.library}, got 0")
+        return super().normalized(call)

@@ -24,7 +24,7 @@ class Sink(Value):
 
     @abstractmethod
     def argument(
-        self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
+        self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: float
     ) -> tuple[Floats, Floats]:
         """Return the arguments of 2^x in the terms that are added to the sums [M], and the maxima.
 
@@ -37,7 +37,7 @@ class ShiftedSink(Sink):
     """Sink with the term 2^(sink * log2(e) - shift), with one fused multiply-add; an empty row has the maximum 0."""
 
     def argument(
-        self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
+        self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: float
     ) -> tuple[Floats, Floats]:
         """Return the argument of 2^x and the maxima."""
         x = np.empty((len(maxima), 1), np.float32)
@@ -55,7 +55,7 @@ class OffsetSink(Sink):
     replaces_empty = True
 
     def argument(
-        self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
+        self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: float
     ) -> tuple[Floats, Floats]:
         """Return the argument of 2^x and the maxima."""
         x = sink * np.float32(_LOG2_E) - maxima * scale + np.float32(offset)

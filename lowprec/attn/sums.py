@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from .._values import Value, normalize_fields
 from ..kernels import attn as kernels
+from ..order.exact import fma
 from ..special.reciprocal import flushed
 
 Floats = NDArray[np.float32]
+Numbers = Floats | np.float32
 
 
 def added(a: Floats, b: Floats, flush: bool = True) -> Floats:
@@ -20,11 +22,32 @@ def added(a: Floats, b: Floats, flush: bool = True) -> Floats:
     return flushed(flushed(a) + flushed(b)) if flush else a + b
 
 
+def times(a: Numbers, b: Numbers, flush: bool = True) -> Floats:
+    """Return a * b; with `flush`, subnormal operands and products count as zero."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return flushed(flushed(a) * flushed(b)) if flush else np.asarray(a * b)
+
+
+def multiply_add(a: Numbers, b: Numbers, c: Numbers, flush: bool = True, fused: bool = True) -> Floats:
+    """Return a * b + c, rounded once if `fused`; with `flush`, subnormal operands and results count as zero."""
+    if not fused:
+        return added(times(a, b, flush), np.asarray(c), flush)
+    if not flush:
+        return fma(a, b, c)
+    return flushed(fma(flushed(a), flushed(b), flushed(c)))
+
+
+def promote(out: Floats, factors: Floats | None, part: Floats, flush: bool) -> Floats:
+    """Return out + part, after out is rescaled by `factors` in one fused multiply-add, if they are given."""
+    return added(out, part, flush) if factors is None else multiply_add(out, factors, part, flush)
+
+
 class RowSum(Value):
     """Base class of the orders in which the probabilities of a row are added."""
 
-    #: Number of partial sums of a row.
+    #: Number of partial sums of a row, and their first value.
     lanes: int
+    start = np.float32(0)
 
     @abstractmethod
     def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
@@ -81,6 +104,24 @@ class QuadPairSum(QuadSum):
     def total(self, sums: Floats) -> Floats:
         """Return the sum of each row's partial sums [M]."""
         return (sums[:, 0] + sums[:, 1]) + (sums[:, 2] + sums[:, 3])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QuadQuartetSum(QuadPairSum):
+    """Sum by the threads of `QuadSum`, which add four keys of sixteen first: SageAttention's ``accumulate_d``.
+
+    These are ``((p[2t] + p[2t + 1]) + p[2t + 8]) + p[2t + 9]``. All partial sums start from 1, the probability of a key
+    at the maximum before the first tile. The total is that of `QuadPairSum`.
+    """
+
+    start = np.float32(1)
+
+    def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
+        """Multiply the partial sums [M, 4] by a scale per row and add a tile P [M, keys], in place."""
+        whole = np.pad(p, ((0, 0), (0, -p.shape[1] % 16))).reshape(len(p), -1, 2, 4, 2)
+        spread = np.zeros((*whole.shape[:2], 4, 2), np.float32)
+        spread[..., 0] = (whole[:, :, 0, :, 0] + whole[:, :, 0, :, 1] + whole[:, :, 1, :, 0]) + whole[:, :, 1, :, 1]
+        QuadSum.add(self, spread.reshape(len(p), -1), scales, flush, sums)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

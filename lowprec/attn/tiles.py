@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from typing import NamedTuple
 
-from .._values import Value
+from .._values import Value, normalize_fields
 from ..special.exp2 import Exp2
 
 ALL_KEYS, ANY_SIZE = 1 << 30, 1 << 16  # number of keys of a tile that holds all; head size that means any
@@ -195,3 +196,36 @@ class Schedule(Value):
             visits = tuple(self.visits(call, keys, first, stop))
             found.append(Block(held[0], held[-1] + 1, visits, self.guarded(call, keys, stop - first)))
         return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SquareSchedule(Schedule):
+    """Base class of tiles from the first key, with a causal mask for as many queries as keys only, and no windows."""
+
+    #: Words for the library's kernels in messages.
+    library = ""
+    page_multiple = 0
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call with a causal mask replaced by the equivalent window: no keys to the right.
+
+        Raises
+        ------
+        ValueError
+            If the mask is a window, or causal with unequal numbers of queries and keys: the library then hides other
+            keys.
+        """
+        if call.left >= 0 or call.right > 0 or (call.right == 0 and not call.causal):
+            raise ValueError(f"attention: window must be None for {self.library}, got ({call.left}, {call.right})")
+        if call.causal and call.queries != call.keys:
+            sizes = f"{call.queries} queries and {call.keys} keys"
+            raise ValueError(f"attention: causal must be False for {sizes} in {self.library}, got True")
+        return call._replace(causal=False, right=0 if call.causal else -1)
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return the tiles up to the last key that the block sees."""
+        last = call.keys if call.right < 0 else min(stop, call.keys)
+        return [Visit(start) for start in range(0, last, keys)][::-1]

@@ -71,8 +71,8 @@ def attention_tolerance(
     Raises
     ------
     ValueError
-        If shapes do not match, a value is not on the operand format's grid, or no error of the kernel's 2**x or
-        reciprocal is documented.
+        If shapes do not match, a value is not on the operand format's grid, no error of the kernel's 2**x or
+        reciprocal is documented, or Q and K have scales of threads (SageAttention).
 
     Examples
     --------
@@ -86,6 +86,8 @@ def attention_tolerance(
     False
     """
     kernel = attentions.get(kernel)
+    if kernel.has_thread_scales:
+        raise ValueError(f"attention_tolerance: kernel must have scales of heads, got {kernel} with {kernel.scales}")
     if not math.isfinite(kernel.exp2.relative_error + kernel.reciprocal.relative_error):
         raise ValueError(
             f"attention_tolerance: kernel must have a 2**x and a reciprocal of documented error, got {kernel} with "

@@ -207,7 +207,7 @@ def attention(
 ) -> None:
     """Compute attention (.npy) as a kernel does.
 
-    Q is [..., M, D], K [..., N, D], V [..., N, Dv]; they are rounded to the kernel's operand format. Prints the error
+    Q is [..., M, D], K [..., N, D], V [..., N, Dv]; they are rounded to the kernel's operand formats. Prints the error
     against softmax in float64 on the rounded operands, and how many probabilities saturated or became zero. --mask is
     for the kernels of PyTorch (sdpa_math, torch_cpu_flash_f32, torch_cpu_flash_bf16), which take any mask; the file
     holds booleans.
@@ -223,7 +223,8 @@ def attention(
     from ..measure.comparison import compare
 
     chosen = attentions[kernel]
-    q, k, v = (round_to(_load_array(path), chosen.operands) for path in (q_file, k_file, v_file))
+    q, k = (round_to(_load_array(path), chosen.operands) for path in (q_file, k_file))
+    v = round_to(_load_array(v_file), chosen.values_format)
     options["mask"] = None if mask is None else read_npy(mask, "a .npy file of booleans")
     with progress_bar("rows") as progress:
         result = attend(q, k, v, kernel=chosen, progress=progress, **options)

@@ -92,6 +92,8 @@ def _multiply() -> None:
     import numpy as np
 
     import lowprec as lp
+    from lowprec.attn.paired import FlashMla
+    from lowprec.attn.tiles import SquareSchedule
 
     x = np.ones((64, 256), np.float32)
     for name in lp.accumulators.names():
@@ -123,7 +125,7 @@ def _multiply() -> None:
             q[:, :d],
             q[:, :dv],
             kernel=kernel,
-            window=None if kernel.is_determined or kernel.schedule.is_paired else (8, 0),
+            window=None if isinstance(kernel.schedule, FlashMla | SquareSchedule) else (8, 0),
         )
 
 

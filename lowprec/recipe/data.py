@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from lowprec.attn.catalogue import attentions
 from lowprec.attn.kernel import AttentionKernel
+from lowprec.attn.scales import OperandScales
 from lowprec.attn.sinks import Sink
 from lowprec.attn.splits import Combine
 from lowprec.attn.sums import RowSum
@@ -69,7 +70,8 @@ CLASSES: dict[str, type] = {
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
         CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, type(FLOAT64), AttentionKernel, Policy,
         Combine, Choice,
-        *(made for base in (Collective, RowSum, Exp2, Reciprocal, Sink, Schedule) for made in subclasses(base)),
+        *(made for base in (Collective, RowSum, Exp2, OperandScales, Reciprocal, Sink, Schedule)
+          for made in subclasses(base)),
     )
 }  # fmt: skip
 _ABOUT = ("name", "description", "source")

@@ -77,7 +77,7 @@ class RoundedReciprocal(Reciprocal):
         return np.where(x > np.float32(2.0**126), np.float32(0), low), high
 
 
-def flushed(x: Floats) -> Floats:
+def flushed(x: Floats | np.float32) -> Floats:
     """Return an array in which subnormal numbers are zeros of their sign."""
     return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
 

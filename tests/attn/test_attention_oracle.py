@@ -21,7 +21,7 @@ from lowprec.oracle.attention.forward import Attention
 from lowprec.special.exp2 import PolynomialExp2
 
 ALL = [lp.attentions[name] for name in lp.attentions]
-GPU = [kernel.name for kernel in ALL if not kernel.is_determined and not kernel.schedule.is_paired]
+GPU = [k.name for k in ALL if not (k.is_determined or k.schedule.is_paired or k.has_thread_scales)]
 
 
 def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:

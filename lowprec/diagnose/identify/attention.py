@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from ..._arrays import to_numpy
 from ..._checks import check_choice, check_int, check_positive, check_real
 from ..._fpenv import with_default_fpenv
-from ...attn.attention import attention, find_window, head_descales, sink_logits, softmax_attention
+from ...attn.attention import attention, find_window, sink_logits, softmax_attention
 from ...attn.catalogue import attentions
 from ...attn.kernel import AttentionKernel
+from ...attn.scales import HeadScales
 from ...cast.arrays import format_from_dtype
 from ...cast.casts import decode, round_to
 from ...format.catalogue import Format, formats
@@ -39,7 +40,7 @@ _VALUES: dict[str, Sequence[Any]] = {
 }  # fmt: skip
 #: Fields that are not changed.
 _FIXED = {"name", "operands", "output_format", "source", "decided", "gradient_tiles", "sink", "softcap", "combine",
-          "schedule"}  # fmt: skip
+          "schedule", "scales", "v_format"}  # fmt: skip
 
 
 @with_default_fpenv
@@ -186,7 +187,7 @@ def _read(
         if not k.shape[1] or q.shape[1] % k.shape[1] or not out.size or not k.size:
             continue
         try:
-            scales = head_descales(options.get("descale"), *k.shape[:2])
+            scales = HeadScales().read(options.get("descale"), q.shape, v.shape)
             if options.get("sinks") is not None:
                 sink_logits(options["sinks"], q.shape[1])
         except ValueError as misfit:  # other axes may fit
@@ -231,7 +232,7 @@ def _values(name: str, x: Any) -> Array:
         )
 
 
-def _error(q: Array, k: Array, v: Array, out: Array, causal: bool, options: Options, scales: list[Array]) -> float:
+def _error(q: Array, k: Array, v: Array, out: Array, causal: bool, options: Options, scales: Sequence[Array]) -> float:
     """Return the relative error of the last rows of three heads against float64; NaN and Inf are left out.
 
     It is infinite if nothing is left.

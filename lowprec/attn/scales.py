@@ -1,0 +1,239 @@
+"""Scales of the operands of attention kernels: how they are computed, and which numbers each of them multiplies."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._checks import check_int, check_positive_float32
+from .._values import Value, normalize_fields
+from ..cast.casts import encode, round_to
+from ..format.catalogue import Format
+from ..special.reciprocal import flushed
+from ..tensorcore.catalogue import accumulators
+from ..tensorcore.mma import mma
+from .sums import Numbers, times
+
+Floats = NDArray[np.float32]
+Shape = tuple[int, ...]
+Three = tuple[Floats, Floats, Floats]  # of q, k and v
+Head = tuple[int, int, int]  # numbers of a sequence, a query head and a key head
+ScalesOfHead = tuple[np.float32, tuple[Floats, Floats] | None, Numbers]
+_LEAST = np.float32(1e-7)
+_LARGEST = np.float32(127)
+
+
+class OperandScales(Value):
+    """Base class of the rules by which Q, K and V have scales."""
+
+    @abstractmethod
+    def quantize(self, q: Floats, k: Floats, v: Floats, fmt: Format, v_format: Format) -> tuple[Three, Three]:
+        """Return q, k and v on the grids of the formats, and their scales, which multiply them back."""
+
+    @abstractmethod
+    def shapes(self, q: Shape, v: Shape) -> tuple[Shape, Shape, Shape]:
+        """Return the shapes of the scales of q, k and v, given the shapes of q and v."""
+
+    def expanded(self, scales: Three, q: Shape, v: Shape) -> Three:
+        """Return the scales as `of_head` reads them."""
+        return scales
+
+    @abstractmethod
+    def of_head(self, scales: Three, head: Head, flush: bool) -> ScalesOfHead:
+        """Return the scale of a head's scores, the scales of its queries [M] and keys [N] or None, and that of V."""
+
+    def lse_offset(self, q: Floats, k: Floats, scale: float) -> Floats | np.float32:
+        """Return the number [B, H, M] that the library adds to log-sum-exps of the quantized operands."""
+        return np.float32(-0.0)
+
+    def read(self, descale: tuple[ArrayLike, ...] | None, q: Shape, v: Shape) -> Three:
+        """Check the scales of q, k and v, and return them in float32; None means 1.
+
+        Raises
+        ------
+        ValueError
+            If there are not three, or one is neither a number nor of its shape.
+        """
+        shapes = self.shapes(q, v)
+        given = (1, 1, 1) if descale is None else descale
+        if len(given) != 3:
+            raise ValueError(f"attention: descale must be three scales, of q, k and v, got {len(given)}")
+        try:
+            found = [np.broadcast_to(np.asarray(x, np.float32), to) for x, to in zip(given, shapes, strict=True)]
+        except ValueError:
+            allowed = str(shapes[0]) if len(set(shapes)) == 1 else f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
+            got = [np.shape(x) for x in given]
+            raise ValueError(f"attention: descale must be numbers or of shape {allowed}, got {got}") from None
+        return found[0], found[1], found[2]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadScales(OperandScales):
+    """One scale of each operand per sequence and key head: amax divided by the largest number, and 1 for zeros.
+
+    Those of Q and K multiply the scale of the scores, that of V the output. Formats of 16 bits or more have no scales.
+    """
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+
+    def quantize(self, q: Floats, k: Floats, v: Floats, fmt: Format, v_format: Format) -> tuple[Three, Three]:
+        """Return q, k and v on the grids of the formats, and their scales [B, Hk]."""
+        pairs = [_by_head(x, f, k.shape[:2]) for x, f in ((q, fmt), (k, fmt), (v, v_format))]
+        return (pairs[0][0], pairs[1][0], pairs[2][0]), (pairs[0][1], pairs[1][1], pairs[2][1])
+
+    def shapes(self, q: Shape, v: Shape) -> tuple[Shape, Shape, Shape]:
+        """Return (B, Hk) for each operand."""
+        return v[:2], v[:2], v[:2]
+
+    def of_head(self, scales: Three, head: Head, flush: bool) -> ScalesOfHead:
+        """Return the product of the scales of Q and K, None, and the scale of V."""
+        q, k, v = (x[head[0], head[2]] for x in scales)
+        return np.float32(times(q, k, flush)), None, v
+
+
+def _by_head(x: Floats, fmt: Format, groups: Shape) -> tuple[Floats, Floats]:
+    ones = np.ones(groups, np.float32)
+    if fmt.bits > 8:
+        return round_to(x, fmt), ones
+    if not x.size:
+        return x, ones
+    with np.errstate(all="ignore"):  # inputs may be Inf or NaN: the head is then NaN, as on the GPU
+        amax = np.abs(x).reshape(*groups, -1).max(-1)
+        scale = np.where(amax == 0, ones, amax / np.float32(fmt.max))
+        per_head = np.repeat(scale, x.shape[1] // groups[1], axis=1)[:, :, None, None]
+        return round_to(x / per_head, fmt, policy="ocp_sat"), scale
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ThreadScales(OperandScales):
+    """Scales of the threads of a warp, as SageAttention's Triton kernels compute them, and one of V per channel.
+
+    K is shifted by its mean over the tokens, which changes no probability. In each group of rows, the scale is
+    ``amax / 127 + 1e-7``, and ``x / scale`` is rounded to the nearest integer, halves away from zero. Groups are rows r
+    of 32 queries with the same r mod 8, and keys j of a tile with the same (j mod 8) div 2: those of a thread's scores.
+
+    Parameters
+    ----------
+    v_max : float
+        Magnitude to which the largest value of a channel of V is scaled.
+    queries, rows, keys : int
+        Queries of a block, for which the library allocates scales; rows of a warp; keys of a tile.
+    """
+
+    v_max: float = 448.0
+    queries: int = 128
+    rows: int = 32
+    keys: int = 64
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        caller = type(self).__name__
+        check_positive_float32(caller, "v_max", self.v_max)
+        for name in ("queries", "rows", "keys"):
+            check_int(caller, name, getattr(self, name), 8)
+            if getattr(self, name) % 8:
+                raise ValueError(f"{caller}: {name} must be a multiple of 8, got {getattr(self, name)}")
+
+    def query_groups(self, m: int) -> tuple[NDArray[np.intp], int]:
+        """Return the scale of each query [M], and the number of scales."""
+        row = np.arange(m)
+        return row // self.rows * 8 + row % 8, -(-m // self.queries) * (self.queries // self.rows) * 8
+
+    def key_groups(self, n: int) -> tuple[NDArray[np.intp], int]:
+        """Return the scale of each key [N], and the number of scales."""
+        key = np.arange(n)
+        return key // self.keys * 4 + key % 8 // 2, -(-n // self.keys) * 4
+
+    def quantize(self, q: Floats, k: Floats, v: Floats, fmt: Format, v_format: Format) -> tuple[Three, Three]:
+        """Return integers, values in FP8, and the scales [B, H, groups], [B, Hk, groups] and [B, Hk, Dv].
+
+        Operands are first rounded to BF16. A channel of V that is zero becomes NaN, as its scale is 0.
+        """
+        with np.errstate(all="ignore"):
+            q, k, v = (round_to(x, "bfloat16") for x in (q, k, v))
+            found = (
+                self._integers(q, *self.query_groups(q.shape[2])),
+                self._integers(self._shifted(k, self.mean(k)), *self.key_groups(k.shape[2])),
+            )
+            v = flushed(v)
+            amax = np.fmax.reduce(np.abs(v), axis=2, initial=np.float32(0))
+            values = round_to(v * _divided(self.v_max, amax)[:, :, None], v_format, policy="ocp_sat")
+            return (found[0][0], found[1][0], values), (found[0][1], found[1][1], amax / np.float32(self.v_max))
+
+    def mean(self, k: Floats) -> Floats:
+        """Return the mean [B, Hk, 1, D] of keys in BF16: ``torch.mean``, with a sum in float64 that is rounded once."""
+        factor = np.float32(k.size // k.shape[2]) / np.float32(k.size)
+        return round_to(k.sum(2, np.float64, keepdims=True).astype(np.float32) * factor, "bfloat16")
+
+    def _shifted(self, k: Floats, mean: Floats) -> Floats:
+        return round_to(k - mean, "bfloat16")
+
+    def _integers(self, x: Floats, groups: NDArray[np.intp], count: int) -> tuple[Floats, Floats]:
+        """Return the integers of x [B, H, M, D], NaN as 0, and the scales of the groups of rows."""
+        scale = _amax(x, groups, count) / _LARGEST + _LEAST
+        ratio = x / scale[:, :, groups, None]
+        return np.nan_to_num(np.trunc(ratio + np.where(ratio >= 0, np.float32(0.5), np.float32(-0.5)))), scale
+
+    def shapes(self, q: Shape, v: Shape) -> tuple[Shape, Shape, Shape]:
+        """Return (B, H, groups of queries), (B, Hk, groups of keys) and (B, Hk, Dv)."""
+        return (*q[:2], self.query_groups(q[2])[1]), (*v[:2], self.key_groups(v[2])[1]), (*v[:2], v[3])
+
+    def expanded(self, scales: Three, q: Shape, v: Shape) -> Three:
+        """Return the scales of queries [B, H, M], keys [B, Hk, N] and channels [B, Hk, Dv]."""
+        return scales[0][..., self.query_groups(q[2])[0]], scales[1][..., self.key_groups(v[2])[0]], scales[2]
+
+    def of_head(self, scales: Three, head: Head, flush: bool) -> ScalesOfHead:
+        """Return 1, the scales of queries and keys, and those of the channels."""
+        b, h, group = head
+        return np.float32(1), (scales[0][b, h], scales[1][b, group]), scales[2][b, group]
+
+    def lse_offset(self, q: Floats, k: Floats, scale: float) -> Floats:
+        """Return the scores [B, H, M] of the mean of K, which it has lost: a product in BF16, times the scale."""
+        q, mean = round_to(q, "bfloat16"), self.mean(round_to(k, "bfloat16"))
+        found, group = np.zeros(q.shape[:3], np.float32), q.shape[1] // k.shape[1]
+        for b, h in np.ndindex(q.shape[:2]):
+            pair = (encode(x, "bfloat16", policy="ieee") for x in (q[b, h], mean[b, h // group]))
+            scores = mma(*pair, accumulator=accumulators["float32"], a_format="bfloat16", b_format="bfloat16")
+            found[b, h] = round_to(scores[:, 0], "bfloat16") * np.float32(scale)
+        return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WarpScales(ThreadScales):
+    """Scales of warps, as SageAttention's CUDA kernels compute them, and one of V per channel.
+
+    Groups are the rows of a warp and the keys of a tile. The scale is ``max(amax, 1e-7) / 127``, and ``x * (127 /
+    amax)`` is rounded to the nearest integer, halves to even. The shifted K is not rounded to BF16.
+    """
+
+    def query_groups(self, m: int) -> tuple[NDArray[np.intp], int]:
+        """Return the scale of each query [M], and the number of scales."""
+        return np.arange(m) // self.rows, -(-m // self.queries) * (self.queries // self.rows)
+
+    def key_groups(self, n: int) -> tuple[NDArray[np.intp], int]:
+        """Return the scale of each key [N], and the number of scales."""
+        return np.arange(n) // self.keys, -(-n // self.keys)
+
+    def _shifted(self, k: Floats, mean: Floats) -> Floats:
+        return k - mean
+
+    def _integers(self, x: Floats, groups: NDArray[np.intp], count: int) -> tuple[Floats, Floats]:
+        amax: Floats = np.fmax(_amax(x, groups, count), _LEAST)
+        codes = np.rint(x * _divided(127, amax)[:, :, groups, None]).clip(np.float32(-128), _LARGEST)
+        return np.nan_to_num(codes), amax / _LARGEST
+
+
+def _amax(x: Floats, groups: NDArray[np.intp], count: int) -> Floats:
+    """Return the largest magnitude of the rows [B, H, M, D] of each group; 0 for a group without rows."""
+    found = np.zeros((count, *x.shape[:2]), np.float32)
+    np.maximum.at(found, groups, np.moveaxis(np.abs(x).max(-1), 2, 0))
+    return np.moveaxis(found, 0, 2)
+
+
+def _divided(a: float, b: Floats) -> Floats:
+    """Return a / b by div.approx.ftz.f32, correctly rounded; 0 for b above 2^126 (PTX ISA)."""
+    return np.where(np.abs(b) > np.float32(2.0**126), np.float32(0), times(np.float32(a) / flushed(b), np.float32(1)))
