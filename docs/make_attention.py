@@ -8,6 +8,11 @@ import lowprec as lp
 from lowprec.attn.tiles import list_tiles
 
 
+def factor_of(kernel: lp.AttentionKernel) -> str:
+    """Return the factor of P."""
+    return f"{kernel.p_scale:g}" if kernel.p_scale != 1 else f"2^{kernel.p_offset}"
+
+
 def page() -> str:
     """Return docs/attention.md."""
     rows = [
@@ -15,7 +20,7 @@ def page() -> str:
             f"`{name}`", " and ".join(dict.fromkeys((a.operands.name, a.values_format.name))),
             " and ".join(f"`{core}`" for core in dict.fromkeys((a.scores.name, a.values.name))),
             ", ".join(list_tiles(a.key_tiles)),
-            type(a.row_sum).__name__, f"2^{a.p_offset} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
+            type(a.row_sum).__name__, f"{factor_of(a)} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
             "all" if a.promote_every is None else a.promote_every,
             ", ".join(n for n, has in (("splits", a.combine), ("sinks", a.sink), ("softcap", a.softcap),
                                        ("gradients", a.gradient_tiles)) if has),
@@ -41,8 +46,8 @@ def page() -> str:
 
 An attention kernel fuses two matrix products, S = Q K^T and O = P V, with a softmax between them, and iterates over
 tiles of keys. P is the matrix of probabilities before they are divided by their sum. `lp.attention` emulates the
-forward pass of FlashAttention 2, 3 and 4, of vLLM's fork, of FlashMLA's dense decoding, of SageAttention 2 and 2++, and
-of PyTorch on a CPU. No recording of a GPU has confirmed these bits yet; see [what is
+forward pass of FlashAttention 2, 3 and 4, of vLLM's fork, of FlashInfer in FP8, of FlashMLA's dense decoding, of
+SageAttention 2 and 2++, and of PyTorch on a CPU. No recording of a GPU has confirmed these bits yet; see [what is
 verified](#verification-and-assumptions).
 
 Every choice that affects the bits is a field of the kernel's description:
@@ -119,7 +124,8 @@ The columns, for head dimension D of queries and keys, and Dv of values:
   first; the threads' sums are added as (s0 + s1) + (s2 + s3). `QuadQuartetSum`: the same, but four keys of sixteen are
   added first, ((p[16i + 2t] + p[16i + 2t + 1]) + p[16i + 2t + 8]) + p[16i + 2t + 9].
 - *accumulator*: of Q K^T and of P V, if they differ. SageAttention's scores are integers, which float32 sums represent.
-- *P*: format of P, and the power of two that multiplies it.
+- *P*: format of P, and the factor that multiplies it. A power of two also multiplies the sum of a row, and cancels.
+  FlashInfer's 448 does not: V's scale is divided by it.
 - *threshold*: O is rescaled only if the new row maximum exceeds the old one by more than this number, in log2 units;
   otherwise the old maximum is kept. FlashAttention-4 has 8 in BF16. In FP8 it had 4 until flash-attention issue 2694:
   values of P could exceed E4M3's maximum.
@@ -140,6 +146,9 @@ in these points:
 - FlashAttention-4 computes some of the exponentials with a polynomial on the FMA units instead of `ex2.approx`. Which
   columns of a tile these are depends on the head dimension, the mask, the number of rows, and the query heads per KV
   head.
+- FlashInfer's FP8 kernel comes from FlashAttention-3's, with other tiles and without packed groups of heads. It never
+  promotes PV either. It multiplies P by 448 after its sum, and divides V's scale by 448. The scales of Q and K multiply
+  the softmax scale before log2(e) does. Its log-sum-exp is to base 2.
 - FlashMLA's two warpgroups compute tiles in pairs, each for one half of the columns of V. The first warpgroup adds P0
   V0, rescales, and adds P1 V1; the second adds P1 V1 first, and then round(P0 b) V0, where b is the second tile's
   factor. So the two halves of an output have different roundings. Scores of every second tile are summed from channel
@@ -174,6 +183,7 @@ raise an error |
 rows of a query block | other tiles: at D = 128, 128 keys instead of 176 in BF16, and 160 instead of 224 in FP8. Query \
 blocks hold all heads of a group (PackGQA) |
 | `vllm_fa3_fp8` | all | none |
+| `flashinfer_fp8` | at D = 64: all | other tiles: 128 keys instead of 192 at D = 128, 64 instead of 128 at D = 256 |
 | `flashmla_dense` | 64 keys, which is the tile | raise an error |
 | `fa4_bf16`, `fa4_fp8` | 128 keys, which is the tile | the kernel does not use pairs of CTAs; without a mask, at \
 D = 128, the polynomial then computes the exponentials of other columns |
@@ -186,15 +196,15 @@ uses 160 and 128.)
 
 Outputs and log-sum-exps of each kernel match an [oracle in exact rational
 arithmetic](../lowprec/oracle/attention/forward.py), bit for bit, on random rows with several tiles, with and without a
-causal mask. The tests detect each of 19 deliberately wrong rules (another order of tiles, offset, threshold, rounding,
+causal mask. The tests detect each of 22 deliberately wrong rules (another order of tiles, offset, threshold, rounding,
 order of the sum), ten for [FlashMLA's pairs of tiles](../lowprec/oracle/attention/pairs.py), and 18 for
 [SageAttention's threads](../lowprec/oracle/attention/sage.py). [The loops of the
 sources](../lowprec/oracle/attention/tiles.py) check two more rules: which tiles a block of queries loads, and where a
 kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table,
-those of SageAttention once and the others twice: a second implementation, written from the sources without knowledge of
-the first, has the same bits in all 109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN,
-infinities). The smallest of these cases are part of the test suite. **No recording of a GPU's attention has confirmed
-the rules yet.**
+those of FlashInfer and SageAttention once and the others twice: a second implementation, written from the sources
+without knowledge of the first, has the same bits in all 109,760 outputs and 1,109 log-sum-exps of 384 cases (masks,
+groups of heads, NaN, infinities). The smallest of these cases are part of the test suite. **No recording of a GPU's
+attention has confirmed the rules yet.**
 
 Whether the compiler contracts a multiplication and an addition into one FMA was read from compiled kernels: fa3-fwd
 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS

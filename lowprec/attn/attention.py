@@ -40,7 +40,7 @@ class AttentionResult(BitwiseEq):
     out : ndarray of float32, shape (B, H, M, Dv)
         The output, rounded to the output format.
     lse : ndarray of float32, shape (B, H, M)
-        Log-sum-exp of the scaled scores of each row.
+        Log-sum-exp of the scaled scores of each row as the kernel returns it; ``kernel.lse_unit`` converts it to nats.
     saturated, underflowed : ndarray of int64, shape (B, H, M)
         Number of probabilities of a row that exceed P's format, and number of positive ones that became zero.
     undecided : ndarray of bool, shape (B, H, M, Dv), or None

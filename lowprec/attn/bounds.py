@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cast.casts import decode, encode
+from ..special.reciprocal import around
 from ..tensorcore.kinds.nvidia import FusedSum
 from ..tensorcore.mma import mma
 from .kernel import AttentionKernel
@@ -72,7 +73,9 @@ class Bounds:
     def add_values(self, values: NDArray[Any], done: int) -> None:
         """Add a tile's P V to the output, one instruction at a time; `done` counts the tiles."""
         kernel = self.kernel
-        codes = [encode(p, kernel.p_format, policy=kernel.p_policy) for p in self.p]
+        flush, factor = kernel.flush_subnormals, np.float32(kernel.p_scale)
+        ends = self.p if factor == 1 else [times(p, factor, flush) for p in self.p]
+        codes = [encode(p, kernel.p_format, policy=kernel.p_policy) for p in ends]
         step = kernel.values.group_size if self._has_rule else values.shape[1]
         for start in range(0, values.shape[1], step):
             part = slice(start, start + step)
@@ -134,9 +137,13 @@ class Bounds:
         empty = [((x == 0) | np.isnan(x)) & (not kernel.has_thread_scales) for x in sums]
         self.lost |= (empty[0] != empty[1])[:, None]
         safe = [np.where(empty[0] | empty[1], np.float32(1), x) for x in sums]
-        ends = kernel.reciprocal.bounds(safe[1])[0], kernel.reciprocal.bounds(safe[0])[1]
-        first = 1 if v_descale.ndim else v_descale
-        factors = [np.where(empty[0], np.float32(kernel.empty_scale), x) * first for x in ends]
+        shared = kernel.shared_scale(v_descale)
+        shares = (
+            [shared] if kernel.p_scale == 1 else [np.copysign(y[0], shared) for y in around(np.abs(shared)[None], 2)]
+        )
+        corners = [y for x in safe for share in shares for y in kernel.reciprocal.divide_bounds(share, x)]
+        ends = np.minimum.reduce(corners), np.maximum.reduce(corners)
+        factors = [np.where(empty[0], np.float32(kernel.empty_scale) * shared, x) for x in ends]
         differ = self.out[0].view(np.uint32) != self.out[1].view(np.uint32)
         self.out = self._scaled(self.out, [x.astype(np.float32) for x in factors])
         if v_descale.ndim:

@@ -14,13 +14,13 @@ from ..format.policy import policies
 from ..registry import Registry
 from ..special.cpu import CpuExp, SleefExp, TorchExp, TorchFastExp
 from ..special.exp2 import PolynomialExp2
-from ..special.reciprocal import RoundedReciprocal
+from ..special.reciprocal import RoundedQuotient, RoundedReciprocal
 from ..tensorcore.catalogue import accumulators
 from .cpu import LaneSum, TorchCpu, TorchMath
 from .kernel import AttentionKernel, GradientTile
 from .paired import FlashMla
 from .scales import ThreadScales
-from .schedules import FlashAttention2, FlashAttention3, FlashAttention4, Period, SageAttention
+from .schedules import FlashAttention2, FlashAttention3, FlashAttention4, FlashInfer, Period, SageAttention
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
 from .sums import PackedPairSum, QuadPairSum, QuadQuartetSum
@@ -74,6 +74,15 @@ _MKL = (
     "products in blocks of 192, two accumulators of a BF16 row's sum: measured with PyTorch 2.13.0 and MKL 2024.2, one "
     "thread of an AMD CPU with AVX-512; small products have other orders, which are open"
 )
+_FLASHINFER = (
+    "flashinfer-ai/flashinfer at fb28d72, include/flashinfer/attention/hopper: attention_updater.cuh, variants.cuh "
+    "(StandardFP8Attention), quantization/mainloop_mma.cuh, quantization/prefill_sm90.cuh, utils.cuh; "
+    "flashinfer/jit/core.py: -use_fast_math"
+)
+_FLASHINFER_STAND_IN = (
+    "exp2 and logarithm of MUFU, divisions: correctly rounded; arguments of exp2, a sum's rescaling and log-sum-exps: "
+    "contracted"
+)
 _SAGE = (
     "thu-ml/SageAttention at d1a57a5, csrc/qattn/qk_int_sv_f8_cuda_sm89.cuh, attn_utils.cuh; csrc/mma.cuh, math.cuh; "
     "sageattention/core.py: sageattn_qk_int8_pv_fp8_cuda; sageattention/triton/quant_per_thread.py; "
@@ -118,6 +127,12 @@ _HOPPER_BF16_PAGED = FlashAttention3(paged_tiles=(
 _VLLM_SCHEDULE = FlashAttention3(
     True, (KeyTile(64, 128, 128, 128, 64), KeyTile(128, 96, 96, 96, 64)), packs_groups=True
 )
+_FLASHINFER_FP8 = (
+    KeyTile(64, 128, 128, 128, 192), KeyTile(128, 192, 192, 192), KeyTile(256, 128, 128, 128),
+)  # fmt: skip
+_FLASHINFER_PAGED = (
+    KeyTile(64, 128, 128, 128, 192), KeyTile(128, 128, 128, 128), KeyTile(256, 64, 64, 64),
+)  # fmt: skip
 _AMPERE_BF16 = (KeyTile(64, 128, 128, 128), KeyTile(256, 64, 64, 64))
 _AMPERE_SPLIT = (KeyTile(64, 256, 256, 256, 64), KeyTile(128, 128, 128, 128, 64), KeyTile(256, 64, 64, 64, 64))
 _AMPERE_SPLIT_SCHEDULE = FlashAttention2(
@@ -221,6 +236,11 @@ for _kernel in (
         schedule=FlashMla(), row_sum=QuadPairSum(), p_policy=policies["ieee"], last_tile_first=False,
         empty_scale=1.0, empty_lse=float("inf"), source=_MLA,
         combine=Combine(by_total=True, skips_zeros=False, empty_lse=float("inf"), divides_all=True, in_octaves=True),
+    ),
+    AttentionKernel(
+        "flashinfer_fp8", **(_of("hopper", "fp8") | {"decided": _FLASHINFER_STAND_IN}), key_tiles=_FLASHINFER_FP8,
+        schedule=FlashInfer(_FLASHINFER_PAGED), p_scale=448.0, reciprocal=RoundedQuotient(), descale_first=True,
+        plain_lse=True, source=_FLASHINFER,
     ),
     _sage("sage2", "ada_fp8", 448.0),
     _sage("sage2pp", "ada_fp8_f16", 2.25),

@@ -265,6 +265,7 @@ class OnlineSoftmax:
     def add_values(self, p: Floats, values: NDArray[Any], done: int) -> None:
         """Add round(P) V of a tile to the output; `done` counts the tiles."""
         kernel = self.kernel
+        p = p if kernel.p_scale == 1 else times(p, np.float32(kernel.p_scale), kernel.flush_subnormals)
         codes = encode(p, kernel.p_format, policy=kernel.p_policy)
         self.saturated += (np.abs(p) > kernel.p_format.max).sum(1)
         self.underflowed += ((p > 0) & (codes == 0)).sum(1)
@@ -294,11 +295,14 @@ class OnlineSoftmax:
             sums = sums + kernel.exp2(argument[:, None])[:, 0]
         is_empty = (sums == 0) | (np.isnan(sums) & (not kernel.propagates_nan))
         is_empty &= not kernel.has_thread_scales
-        inverse = kernel.reciprocal(np.where(is_empty | kernel.normalizes_p, np.float32(1), sums))
-        factors = np.where(is_empty, np.float32(kernel.empty_scale), inverse) * (v_descale if not v_descale.ndim else 1)
+        safe, shared = np.where(is_empty | kernel.normalizes_p, np.float32(1), sums), kernel.shared_scale(v_descale)
+        factors = np.where(is_empty, np.float32(kernel.empty_scale) * shared, kernel.reciprocal.divide(shared, safe))
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
         self.out = times(self.out, v_descale, flush) if v_descale.ndim else self.out
         ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
+        if kernel.plain_lse:
+            lse = self._scaled(self.maxima, scale, -kernel.exp2.log2(sums), kernel.fused_lse)
+            return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
         if not kernel.exp2.is_natural and not kernel.lse_in_octaves:
             scale = np.float32(scale * _LN_2) if lse_scale is None else lse_scale
         lse = self._log_sum_exp(sums, is_empty, scale) * (_LN_2 if kernel.lse_in_octaves else np.float32(1))
@@ -367,6 +371,8 @@ def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float3
             return np.float32(math.copysign(math.sqrt(abs(factor)), factor))
         if kernel.exp2.is_natural:
             return np.float32(start * qk_descale)
+        if kernel.descale_first:
+            return np.float32(np.float32(qk_descale * start) * np.float32(_LOG2_E))
         octaves = start * np.float32(_LOG2_E) if kernel.rounded_log2_e else np.float32(float(start) * _LOG2_E)
         return np.float32(octaves * qk_descale)
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .._checks import check_optional_int, check_positive, check_real
+import numpy as np
+
+from .._checks import check_optional_int, check_positive, check_positive_float32, check_real
 from .._values import Value, normalize_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy, policies
@@ -18,17 +20,20 @@ from .scales import HeadScales, OperandScales, ThreadScales
 from .schedules import FlashAttention3
 from .sinks import Sink
 from .splits import Combine
-from .sums import QuadSum, RowSum
+from .sums import Numbers, QuadSum, RowSum
 from .tiles import ALL_KEYS, Call, KeyTile, Schedule
 
 _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
 _BY_HEAD = HeadScales()
 
 #: Fields whose rules are in powers of two, and fields that kernels of tiles in pairs or with scales of threads lack.
-_IN_OCTAVES = ("p_offset", "rescale_threshold", "gradient_tiles", "sink", "lse_in_octaves", "combine")
+_IN_OCTAVES = (
+    "p_offset", "rescale_threshold", "gradient_tiles", "sink", "plain_lse", "descale_first", "lse_in_octaves",
+    "combine",
+)  # fmt: skip
 _OF_HEADS = (
     "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap", "last_tile_first", "propagates_nan",
-    "lse_from_scale",
+    "lse_from_scale", "p_scale",
 )  # fmt: skip
 _ONE_BY_ONE = (*_OF_HEADS, "promote_every", "fused_shift", "empty_scale")
 #: Values of such kernels that are not the defaults.
@@ -65,7 +70,7 @@ class AttentionKernel(Value):
         l = a l + row sum of P                       # `row_sum`, before P is rounded
         O = (O a) + round(P) V                       # `p_format`; `values`, an accumulator that starts from O
 
-    The result is O times the reciprocal of l.
+    The result is O times 1/l (`reciprocal`) and the scale of V.
 
     Parameters
     ----------
@@ -91,6 +96,8 @@ class AttentionKernel(Value):
         Function that computes 1/l.
     p_offset : float
         Exponent of the power of two that multiplies both P and the sum l, so that it cancels in the output.
+    p_scale : float
+        Factor of P after its sum and before its conversion; V's scale is divided by it.
     rescale_threshold : float
         Growth of the maximum, in octaves, up to which the old maximum is kept. P may then exceed 2^p_offset.
     promote_every : int or None
@@ -123,10 +130,14 @@ class AttentionKernel(Value):
         Whether subnormal operands and results of float32 operations count as zero (``--use_fast_math``).
     rounded_log2_e : bool
         Whether log2(e) is rounded to float32 before it is multiplied by the softmax scale.
+    descale_first : bool
+        Whether the scales of Q and K multiply the softmax scale before log2(e) does.
     empty_scale, empty_lse : float
         Factor of O, and log-sum-exp, of rows with a sum of 0 or NaN.
     lse_in_octaves : bool
         Whether the log-sum-exp is (m s + (log2 l - p_offset)) ln 2 instead of m (s ln 2) + log2(l / 2^p_offset) ln 2.
+    plain_lse : bool
+        Whether the log-sum-exp is m s + log2 l, to base 2 and without a check for rows with a sum of 0 or NaN.
     lse_from_scale : bool
         Whether the log-sum-exp uses the softmax scale itself in place of s ln 2.
     fused_lse : bool
@@ -163,6 +174,7 @@ class AttentionKernel(Value):
     exp2: Exp2 = _ROUNDED
     reciprocal: Reciprocal = _INVERSE
     p_offset: int | float = 0
+    p_scale: float = 1.0
     rescale_threshold: float = 0.0
     promote_every: int | None = None
     fused_promotion: bool = False
@@ -177,9 +189,11 @@ class AttentionKernel(Value):
     propagates_nan: bool = False
     flush_subnormals: bool = True
     rounded_log2_e: bool = False
+    descale_first: bool = False
     empty_scale: float = 0.0
     empty_lse: float = float("-inf")
     lse_in_octaves: bool = False
+    plain_lse: bool = False
     lse_from_scale: bool = False
     fused_lse: bool = True
     combine: Combine | None = None
@@ -221,6 +235,7 @@ class AttentionKernel(Value):
         object.__setattr__(self, "p_offset", int(offset) if offset == int(offset) else offset)
         check_optional_int(caller, "promote_every", self.promote_every, 1)
         check_optional_int(caller, "product_block", self.product_block, 1)
+        check_positive_float32(caller, "p_scale", self.p_scale)
         check_positive(caller, "rescale_threshold", self.rescale_threshold, zero=True)
         if self.fused_promotion and self.promote_every != 1:
             raise ValueError(f"{caller}: promote_every must be 1 with fused_promotion, got {self.promote_every}")
@@ -255,6 +270,15 @@ class AttentionKernel(Value):
     def has_thread_scales(self) -> bool:
         """Whether Q and K have scales of threads; the kernel then does not check for rows without a sum."""
         return isinstance(self.scales, ThreadScales)
+
+    @property
+    def lse_unit(self) -> np.float32:
+        """Factor that converts the log-sum-exp to nats: ln 2 if it is to base 2, else 1."""
+        return np.float32(np.log(2) if self.plain_lse else 1)
+
+    def shared_scale(self, v_descale: Numbers) -> np.float32:
+        """Return the factor of all outputs of a head: V's scale, or 1 if its channels have scales, by `p_scale`."""
+        return np.float32(1 if v_descale.ndim else v_descale) / np.float32(self.p_scale)
 
     @property
     def takes_descale(self) -> bool:

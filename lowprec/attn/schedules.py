@@ -1,4 +1,4 @@
-"""Tiles and blocks as FlashAttention-2 to 4 and SageAttention select them, one class per library."""
+"""Tiles and blocks as FlashAttention-2 to 4, FlashInfer and SageAttention select them, one class per library."""
 
 from __future__ import annotations
 
@@ -250,6 +250,54 @@ class FlashAttention4(Schedule):
         """Return the tiles, all guarded: at least one, which may precede the first key."""
         low, high = _range(call, keys, first, stop)
         return [Visit(tile * keys) for tile in range(high - 1, min(low, high - 1) - 1, -1)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FlashInfer(Schedule):
+    """Tiles of FlashInfer on sm_90: include/flashinfer/attention/hopper, quantization/prefill_sm90.cuh, utils.cuh.
+
+    Parameters
+    ----------
+    paged_tiles : tuple of KeyTile
+        Tiles of calls with pages, which no TMA copies.
+    """
+
+    paged_tiles: tuple[KeyTile, ...]
+    has_fixed_sizes = True
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        object.__setattr__(self, "paged_tiles", tuple(KeyTile(*row) for row in self.paged_tiles))
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call with a causal mask replaced by the equivalent window: no keys to the right.
+
+        Raises
+        ------
+        ValueError
+            If the window has keys to the right, for which the library has no limit.
+        """
+        if call.right > 0:
+            raise ValueError(
+                f"attention: window must be (left, 0 or -1) for FlashInfer, got ({call.left}, {call.right})"
+            )
+        return call._replace(causal=False, right=0 if call.causal or call.right == 0 else -1)
+
+    def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
+        """Return the call: pages of any size have other tiles."""
+        return call
+
+    def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
+        """Return the tile in the table, or in `paged_tiles`."""
+        return super().tile(call, self.paged_tiles if call.page_size else table)
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return the tiles, all guarded, down to one before the first that a window needs."""
+        high = -(-call.keys // keys)
+        if call.right == 0:
+            high = min(high, -(-(stop + call.shift) // keys))
+        low = 0 if call.left < 0 else max(int((first + call.shift - call.left) / keys) - 1, 0)
+        return [Visit(tile * keys) for tile in range(high - 1, min(low, high - 1) - 1, -1)] if high > 0 else []
 
 
 @dataclass(frozen=True, eq=False, repr=False)

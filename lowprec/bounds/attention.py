@@ -157,9 +157,10 @@ class _Head:
         shared = np.expm1(arguments * math.log(2) + (tiles + 1) * math.log1p(kernel.exp2.relative_error))
         flushed = _LEAST * (tiles + 2)
         # Errors of the numerator only: rounding of P, rescaling of O, and the sums of the tensor core.
-        p, unit = kernel.p_format, 2.0**-kernel.p_offset
+        p, unit = kernel.p_format, 2.0**-kernel.p_offset / kernel.p_scale
         largest_flushed = p.smallest_subnormal / 2 if p.has_subnormals else p.smallest_subnormal
-        half, small = half_ulp(p), largest_flushed * unit + flushed
+        half = half_ulp(p) + (0 if kernel.p_scale == 1 else 2 * U)  # the product with `p_scale` is rounded
+        small = largest_flushed * unit + flushed
         computed = weights * (1 + shared) + np.where(sees, flushed, 0.0)
         seen = sees.astype(np.float64)
         sizes = np.where(v == 0, 0.0, np.maximum(np.abs(v), kernel.operands.smallest_normal))
@@ -178,15 +179,20 @@ class _Head:
         for i in range(len(exact)):
             common[i] = changes[i] @ np.abs(v - exact[i])
         sum_error = (n + 3 * tiles + 16) * U * _MORE
-        last = (1 + sum_error / (1 - sum_error)) * (1 + kernel.reciprocal.relative_error) * (1 + U) ** 3 - 1
+        divisions = 1 if kernel.p_scale == 1 else 2
+        last = (1 + sum_error / (1 - sum_error)) * (1 + kernel.reciprocal.relative_error) ** divisions * (
+            1 + U
+        ) ** 3 - 1
         before = (common + alone) / least
         most = before + last * (np.abs(exact) + before) + 2.0**-149 + flushed
         slack = (n + self.q.shape[1] + 64) * 2.0**-51 * (1 + size)
         most += slack * ((weights @ np.abs(v)) / total + np.abs(exact))
-        highest = np.exp2(kernel.p_offset + kernel.rescale_threshold) * (1 + shared.max(axis=1, keepdims=True))
+        # P is at most 1 / unit, but for the rounding of its argument, in which the largest score is the computed one.
+        highest = np.exp2(kernel.rescale_threshold + U * (4 * size + 4 * abs(kernel.p_offset)) * _MORE)
+        highest *= (1 + kernel.exp2.relative_error) / unit
         bounded: NDArray[np.bool_] = (
             (least > 0)
-            & (highest < p.max)
+            & (highest < p.max + p.ulp(p.max) / 2)
             & (products * growth / unit < kernel.values.largest_sum / 2)
             & (sum_error < 0.5)
         )

@@ -30,6 +30,15 @@ class Reciprocal(Value):
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the smallest and the largest result that the documentation allows for positive numbers."""
 
+    def divide(self, factor: np.float32, x: Floats) -> Floats:
+        """Return factor / x: the reciprocal times the factor, which rounds twice."""
+        return self(x) * factor
+
+    def divide_bounds(self, factor: np.float32, x: Floats) -> tuple[Floats, Floats]:
+        """Return bounds on factor / x for positive numbers x; a negative factor exchanges them."""
+        low, high = self.bounds(x)
+        return low * factor, high * factor
+
     @property
     def relative_error(self) -> float:
         """Bound on the relative error by the documentation; inf where no bound is known."""
@@ -75,6 +84,30 @@ class RoundedReciprocal(Reciprocal):
         """Return numbers `ulps` below and above the rounded result; the lower bound is 0 for x above 2^126."""
         low, high = around(np.float32(1) / x, self.ulps)
         return np.where(x > np.float32(2.0**126), np.float32(0), low), high
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RoundedQuotient(RoundedReciprocal):
+    """Quotient of a factor and a sum, correctly rounded, in place of ``div.full.ftz.f32``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([3.0], np.float32)
+    >>> RoundedQuotient().divide(np.float32(5), x), RoundedReciprocal().divide(np.float32(5), x)
+    (array([1.6666666], dtype=float32), array([1.6666667], dtype=float32))
+    """
+
+    def divide(self, factor: np.float32, x: Floats) -> Floats:
+        """Return factor / x, rounded once."""
+        found = (flushed(factor) / flushed(x)) if self.flush else factor / x
+        return flushed(found) if self.flush else found
+
+    def divide_bounds(self, factor: np.float32, x: Floats) -> tuple[Floats, Floats]:
+        """Return numbers `ulps` below and above the rounded quotient; the lower bound is 0 if it may be subnormal."""
+        low, high = around(np.abs(self.divide(factor, x)), self.ulps)
+        low = np.where(low < np.float32(2.0**-126), np.float32(0), low)
+        return np.copysign(low, factor), np.copysign(high, factor)
 
 
 def flushed(x: Floats | np.float32) -> Floats:

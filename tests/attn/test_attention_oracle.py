@@ -13,14 +13,24 @@ import pytest
 import lowprec as lp
 from lowprec.attn.forward import scale_of_scores
 from lowprec.attn.kernel import AttentionKernel
-from lowprec.attn.schedules import FlashAttention4
+from lowprec.attn.schedules import FlashAttention4, FlashInfer
 from lowprec.attn.sums import PackedPairSum
 from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention.forward import Attention
 from lowprec.special.exp2 import PolynomialExp2
+from lowprec.special.reciprocal import RoundedQuotient
 
 ALL = [lp.attentions[name] for name in lp.attentions]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class AnySize(FlashInfer):
+    """FlashInfer's tiles for any head size."""
+
+    has_fixed_sizes = False
+
+
 GPU = [k.name for k in ALL if not (k.is_determined or k.schedule.is_paired or k.has_thread_scales)]
 
 
@@ -45,8 +55,15 @@ def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:
         fields(kernel.p_format), tile, order, polynomial, emulated, kernel.p_offset, kernel.rescale_threshold,
         kernel.promote_every, kernel.last_tile_first, kernel.fused_scores, kernel.fused_shift, kernel.flush_subnormals,
         Fraction(kernel.empty_scale), kernel.empty_lse, kernel.lse_in_octaves,
-        kernel.fused_lse,
+        kernel.fused_lse, plain_lse=kernel.plain_lse, divides=isinstance(kernel.reciprocal, RoundedQuotient),
+        p_scale=Fraction(kernel.p_scale),
     )  # fmt: skip
+
+
+def any_size(name: str) -> AttentionKernel:
+    """Return a kernel for any head size."""
+    kernel = lp.attentions[name]
+    return kernel.with_(schedule=AnySize(())) if isinstance(kernel.schedule, FlashInfer) else kernel
 
 
 def operands(rng: np.random.Generator, kernel: AttentionKernel, m: int, n: int, d: int, spread: float) -> list[Any]:
@@ -89,7 +106,7 @@ def both(
 @pytest.mark.parametrize("name", GPU)
 def test_every_kernel_has_the_oracle_s_bits(name: str, spread: float) -> None:
     """Small tiles, so that a row has several: ragged end, causal mask, descales, growing maxima."""
-    kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 16, 16, 16),))
+    kernel = any_size(name).with_(key_tiles=(KeyTile(64, 16, 16, 16),))
     if isinstance(kernel.exp2, PolynomialExp2):
         kernel = kernel.with_(exp2=kernel.exp2.with_(fragment=4, first_fragment=1, period=4, emulated=2))
         kernel = kernel.with_(schedule=FlashAttention4())
@@ -120,7 +137,7 @@ def test_subnormal_scores_and_values(name: str) -> None:
 @pytest.mark.parametrize("name", GPU)
 def test_the_published_tiles_have_the_oracle_s_bits(name: str) -> None:
     """The tile of head size 32 as published, with one key more than a tile."""
-    kernel = lp.attentions[name]
+    kernel = any_size(name)
     rng = np.random.default_rng(1)
     n = kernel.tile_of(Call(1, 400, 32, 3)).keys + 1
     q, k, v = operands(rng, kernel, 1, n, 32, 4.0)
@@ -147,6 +164,9 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "empty rows": ("flash2", {"empty_lse": -math.inf}),
     "log-sum-exp rounded twice": ("fa3_bf16", {"fused_lse": False}),
     "log-sum-exp in octaves rounded twice": ("fa4_bf16", {"fused_lse": False}),
+    "P not scaled": ("flashinfer_fp8", {"p_scale": Fraction(1)}),
+    "reciprocal times V's scale": ("flashinfer_fp8", {"divides": False}),
+    "log-sum-exp to base e": ("flashinfer_fp8", {"plain_lse": False}),
     "FlashAttention-4's shift rounded twice": ("fa4_fp8", {"fused_shift": False}),
 }
 
@@ -156,7 +176,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
 def test_wrong_rules_have_other_bits(wrong: str) -> None:
     """Each wrong rule differs from the kernel; the first row of the causal case sees no key."""
     name, change = WRONG[wrong]
-    kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, *[128 if "fa4" in name else 16] * 3),))
+    kernel = any_size(name).with_(key_tiles=(KeyTile(64, *[128 if "fa4" in name else 16] * 3),))
     keys, spread = (40, 6.0) if "fa3" in name else (150, 2.0)
     rows = 32 if wrong == "fused rescaling" else 8  # one row in eight shows it
     q, k, v = operands(np.random.default_rng(5), kernel, rows, keys, 8, spread)
@@ -164,3 +184,15 @@ def test_wrong_rules_have_other_bits(wrong: str) -> None:
         k, v = k[:7], v[:7]
     got, want = both(kernel, q, k, v, causal=wrong == "empty rows", v_descale=1.5, **change)
     assert got != want
+
+
+def test_scales_of_q_and_k_multiply_the_softmax_scale_before_log2_e_in_flashinfer() -> None:
+    """((q k) scale) log2(e), each product rounded; FlashAttention-3 rounds the scale times log2(e) first."""
+    qk, scale, differ = np.float32(0.0173), np.float32(128**-0.5), 0
+    log2_e = np.float32(1.44269504088896340736)
+    for _ in range(50):
+        qk *= np.float32(1.1)
+        got = scale_of_scores(lp.attentions["flashinfer_fp8"], float(scale), qk)
+        assert got == np.float32(np.float32(qk * scale) * log2_e)
+        differ += got != scale_of_scores(lp.attentions["fa3_fp8"], float(scale), qk)
+    assert differ

@@ -145,7 +145,7 @@ def test_no_output_of_attention_is_beyond_the_bound(name):
     for n, causal in ((100, False), (500, True)):
         for kind in ("normal", "positive", "powers"):
             queries = n if on_cpu and causal else 12  # PyTorch's causal mask hides other keys if there are fewer
-            d, channels = (576, 512) if lp.attentions[name].schedule.has_fixed_sizes else (64, 64)
+            d, channels = (576, 512) if lp.attentions[name].schedule.is_paired else (64, 64)
             shapes = (queries, d), (n, d), (n, channels)
             q, k, v = (lp.round_to(terms(rng, kind, *shape), fmt) for shape in shapes)
             t = lp.attention_tolerance(q, k, v, kernel=name, causal=causal, out_format="float32")

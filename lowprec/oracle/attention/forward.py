@@ -52,6 +52,8 @@ class Attention:
     offset, threshold, promote_every
         Exponent of the power of two that multiplies P; largest growth of the maximum, in octaves, for which the old
         maximum is kept; number of tiles between additions of P V to the output in float32.
+    p_scale
+        Factor of P before its conversion, by which V's scale is divided.
     backwards
         Whether tiles run from the last key to the first.
     fused_scores, fused_shift, flush
@@ -60,6 +62,10 @@ class Attention:
     empty_scale, empty_lse, lse_in_octaves, fused_lse
         Results of a row without probabilities (the first two); whether the log-sum-exp is computed in octaves; whether
         it is a fused multiply-add.
+    plain_lse
+        Whether the log-sum-exp is maximum * scale + log2(sum), in every row.
+    divides
+        Whether the output's factor is one division of V's scale by the sum.
     guards_shift
         Whether a maximum of -inf counts as 0 in the argument of 2**x, in every tile.
     sink
@@ -93,6 +99,9 @@ class Attention:
     empty_lse: float = -math.inf
     lse_in_octaves: bool = False
     fused_lse: bool = True
+    p_scale: Fraction = ONE
+    plain_lse: bool = False
+    divides: bool = False
     guards_shift: bool = False
     sink: str = "shifted"
     sums_rounded_p: bool = False
@@ -167,7 +176,7 @@ class Attention:
                 if j in scores:
                     x = self._multiply_add(scores[j], scale, negated(shift), self.fused_scores)
                 p.append(self._polynomial(x) if j - start in self.emulated else self._exp2(x))
-            codes = [encode(x, self.p_format) for x in p]
+            codes = [encode(x if self.p_scale == 1 else self._times(x, self.p_scale), self.p_format) for x in p]
             if self.flushes_p:
                 least = decode(1 << self.p_format.mantissa_bits, self.p_format)
                 codes = [0 if is_below(decode(c, self.p_format), least) else c for c in codes]
@@ -207,9 +216,15 @@ class Attention:
         self, out: list[int], total: Exact, maximum: Exact, scale: Exact, v_descale: Exact, lse_scale: Exact | None
     ) -> tuple[list[int], int]:
         is_empty = total == 0 or math.isnan(total)
-        inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else rounded(1 / Fraction(total))
-        factor = self._times(self._flushed(inverse, always=True), v_descale)
+        v_descale = divided(v_descale, self.p_scale)
+        over = v_descale if self.divides else ONE
+        inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else divided(over, total)
+        factor = self._flushed(inverse, always=True)
+        factor = factor if self.divides else self._times(factor, v_descale)
         numbers = [bits_of(self._times(decode(o, FLOAT32), factor)) for o in out]
+        if self.plain_lse:
+            octaves: Exact = total if math.isnan(total) else -math.inf if total == 0 else log2(total)
+            return numbers, bits_of(self._multiply_add(maximum, scale, octaves, self.fused_lse))
         if is_empty:
             return numbers, bits_of(self.empty_lse)
         ln_2 = rounded(Fraction(LN_2))

@@ -1,6 +1,7 @@
 """Tiles of keys that the block of a query loads, by the loops of the sources, for one query at a time.
 
-Sources: Dao-AILab/flash-attention 0251105, vllm-project/flash-attention 617264c. The functions name files and lines.
+Sources: Dao-AILab/flash-attention 0251105, vllm-project/flash-attention 617264c, flashinfer-ai/flashinfer fb28d72. The
+functions name files and lines.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Tiles:
         `even_by_length`: head sizes are ignored; `packs_by_rows`: vLLM packs heads only to waste fewer rows.
     """
 
-    library: Literal["flash2", "fa3", "vllm", "fa4"]
+    library: Literal["flash2", "fa3", "vllm", "fa4", "flashinfer"]
     rows: int
     keys: int
     m: int
@@ -59,7 +60,11 @@ class Tiles:
 
     def row(self, i: int, member: int = 0) -> Visits:
         """Return the first key of each tile that query i of a group's head loads, and whether the tile is guarded."""
-        rule = {"flash2": self._flash2, "fa3": self._fa3, "vllm": self._fa3, "fa4": self._fa4}[self.library]
+        rules = {
+            "flash2": self._flash2, "fa3": self._fa3, "vllm": self._fa3, "fa4": self._fa4,
+            "flashinfer": self._flashinfer,
+        }  # fmt: skip
+        rule = rules[self.library]
         return [(start, guarded or self.guards_all) for start, guarded in rule(i, member)]
 
     def seen(self, i: int) -> tuple[int, int]:
@@ -188,6 +193,33 @@ class Tiles:
         if left >= 0:
             low = max(0, (first + self.n - self.m - left) // self.keys)
         return [(tile * self.keys, True) for tile in range(high - 1, min(low, high - 1) - 1, -1)]
+
+    def _flashinfer(self, i: int, _: int) -> Visits:
+        """Follow hopper/mainloop.cuh:141-152; utils.cuh:37-47; quantization/mainloop_mma.cuh."""
+        is_causal, block, shift = self.causal or self.right == 0, i // self.rows, self.n - self.m
+        tiles = _up(self.n, self.keys)
+        if is_causal:
+            tiles = min(tiles, _up((block + 1) * self.rows + shift, self.keys))
+        if tiles <= 0:
+            return []
+        begin, end = 0, -1
+        if self.left >= 0:
+            begin = max(_toward_zero(block * self.rows + shift - self.left, self.keys) - 1, 0)
+            end = max(_toward_zero((block + 1) * self.rows + shift - self.left, self.keys), -1)
+        tile = tiles - 1
+        found = [tile]
+        for _step in range(-(-self.rows // self.keys) if is_causal else 0):
+            if tile <= begin:
+                break
+            tile -= 1
+            found.append(tile)
+        while tile > end + 1:
+            tile -= 1
+            found.append(tile)
+        while self.left >= 0 and tile > begin:
+            tile -= 1
+            found.append(tile)
+        return [(tile * self.keys, True) for tile in found]
 
     def _block(self, i: int, member: int, packs: bool, rows: int = 0) -> tuple[int, int]:
         """Return the first query of a block and one past its last, which may be beyond the end."""
