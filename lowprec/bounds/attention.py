@@ -166,23 +166,18 @@ class _Head:
         sizes = np.where(v == 0, 0.0, np.maximum(np.abs(v), kernel.operands.smallest_normal))
         stored = np.where(computed >= small / 2, computed * (1 + half) + p.smallest_normal * unit, 0.0)
         products = stored @ sizes
-        step = kernel.values.step_error()
-        steps = -(-self.tile // kernel.values.step())
-        steps += 0 if kernel.product_block is None else self.tile // kernel.product_block + 2
+        step, steps = kernel.values.step_error(), self._steps()
         count = steps * (tiles if kernel.promote_every is None else min(kernel.promote_every, tiles))
         relative = count * step.relative + (3 * tiles + 2) * U
         growth = math.exp(relative * _MORE)
         alone = half * (computed @ np.abs(v)) + small * (seen @ np.abs(v))
         alone += growth * (relative * products + steps * tiles * step.absolute * unit + flushed)
         least = total - (weights * shared).sum(axis=1, keepdims=True) - flushed * seen.sum(axis=1, keepdims=True)
-        common, changes = np.empty_like(exact), weights * shared + flushed * seen
-        for i in range(len(exact)):
-            common[i] = changes[i] @ np.abs(v - exact[i])
-        sum_error = (n + 3 * tiles + 16) * U * _MORE
-        divisions = 1 if kernel.p_scale == 1 else 2
-        last = (1 + sum_error / (1 - sum_error)) * (1 + kernel.reciprocal.relative_error) ** divisions * (
-            1 + U
-        ) ** 3 - 1
+        changes = weights * shared + flushed * seen
+        common = np.array([each @ np.abs(v - o) for each, o in zip(changes, exact, strict=True)]).reshape(exact.shape)
+        sum_error, division = (n + 3 * tiles + 16) * U * _MORE, 1 + kernel.reciprocal.relative_error
+        division **= 1 if kernel.p_scale == 1 else 2  # V's scale is divided too
+        last = (1 + sum_error / (1 - sum_error)) * division * (1 + U) ** 3 - 1
         before = (common + alone) / least
         most = before + last * (np.abs(exact) + before) + 2.0**-149 + flushed
         slack = (n + self.q.shape[1] + 64) * 2.0**-51 * (1 + size)
@@ -200,6 +195,12 @@ class _Head:
         variance = np.square(share) @ np.square(v) * (half**2 + kernel.exp2.relative_error**2) / 3
         variance += count * np.square(step.relative * products / total) / 3 + np.square(last * exact) / n
         return Errors(exact, np.where(bounded, most, np.inf), variance + 1e-300)
+
+    def _steps(self) -> int:
+        """Return the largest number of rounded additions in a tile's P V: of instructions, and of blocks."""
+        kernel = self.kernel
+        blocks = 0 if kernel.product_block is None else self.tile // kernel.product_block + 2
+        return -(-self.tile // kernel.values.step()) + blocks
 
     def _capped(self, scores: Errors, softcap: float) -> Errors:
         """Return the errors of ``tanh(S * factor / cap)``: slope at most 1, and an argument with four roundings."""
