@@ -319,10 +319,9 @@ def _check_calls(kernel: AttentionKernel, causal: bool, mask: Any, progress: Any
 
 def _kernel_scales(kernel: AttentionKernel, descale: Any, q: tuple[int, ...], v: tuple[int, ...]) -> Three:
     """Return the scales of q, k and v as the kernel reads them, given the shapes of q and v."""
-    found = kernel.scales.read(descale, q, v)
-    if not kernel.takes_descale and any((x != 1).any() for x in found):
+    scales = kernel.scales.read(descale, q, v)
+    if not kernel.takes_descale and any((x != 1).any() for x in scales):
         raise ValueError(f"attention: descale must be None or 1 for {kernel}, got {brief_repr(descale)}")
-    scales = kernel.scales.expanded(found, q, v)
     return (flushed(scales[0]), flushed(scales[1]), flushed(scales[2])) if kernel.flush_subnormals else scales
 
 

@@ -16,13 +16,12 @@ from .._values import BitwiseEq
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format
 from ..kernels import attn as kernels
-from ..special.reciprocal import flushed
 from ..tensorcore.mma import mma
 from .attention import AttentionResult, attention, check_shapes, find_window, operand_codes, softmax_scale
 from .catalogue import attentions
 from .forward import scale_of_scores
 from .kernel import AttentionKernel, GradientTile
-from .sums import added
+from .sums import added, times
 from .tiles import Call
 
 Floats = NDArray[np.float32]
@@ -138,7 +137,7 @@ def attention_grad(
             with np.errstate(all="ignore"):
                 dq[b, h], dk[b, h], dv[b, h] = run.head(queries[b, h], *pair, douts[b, h], out, lse[:, 0])
     if kernel.schedule.has_one_gradient and heads != key_heads:
-        dk, dv = (_sum_of_heads(x, key_heads) for x in (dk, dv))
+        dk, dv = (_sum_of_heads(x, key_heads, kernel.flush_subnormals) for x in (dk, dv))
     target = kernel.output_format if out_format is None else out_format
     dq, dk, dv = (round_to(x, target, policy="ieee")[lead] for x in (dq, dk, dv))
     return AttentionGradient(dq, dk, dv, forward)
@@ -159,9 +158,10 @@ class Backward(NamedTuple):
         (m, d), (n, channels) = q.shape, v.shape
         padded, tiles = -(-m // rows) * rows, -(-n // keys)
         sums = np.zeros(padded, np.float32)
-        kernels.dot_rows(decode(dout, self.kernel.operands), out, self.tile.columns, sums[:m])
+        flush = self.kernel.flush_subnormals
+        kernels.dot_rows(decode(dout, self.kernel.operands), out, self.tile.columns, flush, sums[:m])
         offsets = np.full(padded, np.inf, np.float32)  # rows after the last query have P = 0
-        offsets[:m] = np.where(lse == -np.inf, np.float32(0), lse) * _LOG2_E  # `scale_and_shift` flushes the product
+        offsets[:m] = np.where(lse == -np.inf, np.float32(0), lse) * _LOG2_E  # flushed by `scale_and_shift`
         q, dout = (np.pad(x, ((0, padded - m), (0, 0))) for x in (q, dout))
         k, v = (np.pad(x, ((0, tiles * keys - n), (0, 0))) for x in (k, v))
         dq = np.zeros((min(self.buffers, tiles), padded, d), np.float32)
@@ -178,14 +178,13 @@ class Backward(NamedTuple):
                 )
                 dv[part] = self._product(p.T, dout[at].T, dv[part])
                 buffer = dq[tile % self.buffers, at]
-                buffer[:] = added(buffer, self._product(ds, k[part].T))
+                buffer[:] = added(buffer, self._product(ds, k[part].T), flush)
                 dk[part] = self._product(ds.T, q[at].T, dk[part])
         total = np.zeros((padded, d), np.float32)
         for buffer in dq:
-            total = added(total, buffer)
-        for x in (total, dk):
-            kernels.rescale_rows(x, np.full(len(x), self.scale, np.float32), True)
-        return total[:m], dk[:n], dv[:n]
+            total = added(total, buffer, flush)
+        dq, dk = (times(x, np.float32(self.scale), flush) for x in (total[:m], dk[:n]))
+        return dq, dk, dv[:n]
 
     def key_tiles(self, tiles: int) -> range:
         """Return the tiles of keys in the order in which they add to dQ."""
@@ -205,14 +204,14 @@ class Backward(NamedTuple):
         self, q: Any, k: Any, v: Any, dout: Any, offsets: Floats, sums: Floats, visible: tuple[int, Any, Any]
     ) -> tuple[Any, Any]:
         """Return the codes of P and of dS = P (dP - row sum of dO O) of a tile."""
-        kernel = self.kernel
+        kernel, flush = self.kernel, self.kernel.flush_subnormals
         scores = self._product(q, k)
         kernels.mask_scores(scores, *visible)
         arguments = np.empty_like(scores)
         octaves = scale_of_scores(kernel, self.scale, np.float32(1))
-        kernels.scale_and_shift(scores, octaves, offsets, kernel.fused_scores, True, arguments)
+        kernels.scale_and_shift(scores, octaves, offsets, kernel.fused_scores, flush, arguments)
         p = kernel.exp2(arguments)
-        ds = flushed(p * added(self._product(dout, v), -sums[:, None]))
+        ds = times(p, added(self._product(dout, v), -sums[:, None], flush), flush)
         return encode(p, kernel.p_format, policy="ieee"), encode(ds, kernel.p_format, policy="ieee")
 
     def _product(self, a: Any, b: Any, c: Any = None) -> Floats:
@@ -223,10 +222,10 @@ class Backward(NamedTuple):
         return product
 
 
-def _sum_of_heads(x: Floats, heads: int) -> Floats:
+def _sum_of_heads(x: Floats, heads: int, flush: bool) -> Floats:
     """Return the sums [B, Hk, N, D] over the query heads of each group."""
     groups = x.reshape(x.shape[0], heads, x.shape[1] // heads, *x.shape[2:])
     total = np.zeros_like(groups[:, :, 0])
     for i in range(groups.shape[2]):
-        total = added(total, groups[:, :, i])
+        total = added(total, groups[:, :, i], flush)
     return total

@@ -195,10 +195,9 @@ class Forward:
         f = _FLOAT32 if self.kernel.scales_operands else self.kernel.operands
         keys = np.ascontiguousarray(_columns(k.T, key, count).T)
         scores = _product(self.kernel, self.kernel.scores, (f, f), q, keys)
-        if self.cap is not None:
-            kernels.rescale_rows(scores, np.full(len(scores), self.cap), self.kernel.flush_subnormals)
-            scores = np.tanh(scores.astype(np.float64)).astype(np.float32)
-        return scores
+        if self.cap is None:
+            return scores
+        return np.tanh(times(scores, self.cap, self.kernel.flush_subnormals), dtype=np.float64).astype(np.float32)
 
 
 class OnlineSoftmax:
@@ -222,7 +221,7 @@ class OnlineSoftmax:
         if kernel.propagates_nan:
             maxima[np.isnan(scores).any(1)] = np.nan
         # The maximum of a row without scores is -inf. Kernels that check it take 0, because -inf - -inf is NaN.
-        growth = self._scaled(added(self.maxima, -(_finite(maxima) if is_guarded else maxima), flush), scale)
+        growth = times(added(self.maxima, -(_finite(maxima) if is_guarded else maxima), flush), scale, flush)
         is_kept = self._is_first and not kernel.propagates_nan  # exp(-inf - NaN) is NaN
         factors = np.ones_like(growth) if is_kept else kernel.exp2.factors(growth)
         keep = np.full(len(growth), False)
@@ -254,13 +253,8 @@ class OnlineSoftmax:
 
     def _shifts(self, maxima: Floats, scale: np.float32) -> Floats:
         """Return ``maximum * scale - offset`` of each row [M]."""
-        return self._scaled(maxima, scale, self.kernel.p_offset, self.kernel.fused_shift)
-
-    def _scaled(self, x: Floats, scale: np.float32, shift: Floats | float = 0, fused: bool = True) -> Floats:
-        """Return ``x * scale - shift`` of each row [M]."""
-        found, flush = np.empty_like(x), self.kernel.flush_subnormals
-        kernels.scale_and_shift(x[:, None], scale, np.full_like(x, shift), fused, flush, found[:, None])
-        return found
+        kernel = self.kernel
+        return multiply_add(maxima, scale, np.float32(-kernel.p_offset), kernel.flush_subnormals, kernel.fused_shift)
 
     def add_values(self, p: Floats, values: NDArray[Any], done: int) -> None:
         """Add round(P) V of a tile to the output; `done` counts the tiles."""
@@ -301,7 +295,7 @@ class OnlineSoftmax:
         self.out = times(self.out, v_descale, flush) if v_descale.ndim else self.out
         ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
         if kernel.plain_lse:
-            lse = self._scaled(self.maxima, scale, -kernel.exp2.log2(sums), kernel.fused_lse)
+            lse = multiply_add(self.maxima, scale, kernel.exp2.log2(sums), flush, kernel.fused_lse)
             return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
         if not kernel.exp2.is_natural and not kernel.lse_in_octaves:
             scale = np.float32(scale * _LN_2) if lse_scale is None else lse_scale
@@ -314,7 +308,7 @@ class OnlineSoftmax:
         kernel, offset = self.kernel, np.float32(self.kernel.p_offset)
         exp2, safe = kernel.exp2, np.where(is_empty, np.float32(1), sums)
         logs = exp2.log2(safe) - offset if kernel.lse_in_octaves else exp2.log(safe * np.exp2(-offset))
-        return self._scaled(self.maxima, scale, -logs, kernel.fused_lse)
+        return multiply_add(self.maxima, scale, logs, kernel.flush_subnormals, kernel.fused_lse)
 
 
 class ThreadSoftmax(OnlineSoftmax):
@@ -333,7 +327,7 @@ class ThreadSoftmax(OnlineSoftmax):
         """Update maxima and sums for a tile of scores, given the scales [M, 4] of threads, and return P in float32."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         threads, offset = scores.reshape(len(scores), -1, 4, 2), np.float32(-kernel.p_offset)
-        largest = np.fmax.reduce(threads, (1, 3), initial=LEAST_SCORE)
+        largest = np.fmax.reduce(np.fmax(threads[..., 0], threads[..., 1]), 1, initial=LEAST_SCORE)
         maxima = np.fmax.reduce(multiply_add(largest, scales, offset, flush, kernel.fused_shift), 1)
         maxima = np.fmax(self.maxima, maxima)
         shifts = -maxima[:, None, None, None]

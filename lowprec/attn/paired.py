@@ -14,7 +14,7 @@ from .._values import normalize_fields
 from ..cast.casts import encode
 from ..kernels import attn as kernels
 from .kernel import AttentionKernel
-from .sums import Numbers
+from .sums import Numbers, multiply_add, times
 from .tiles import Call, Schedule, Visit
 
 Floats = NDArray[np.float32]
@@ -108,8 +108,7 @@ class PairedSoftmax:
         codes = [self._codes(p)]
         self.underflowed += ((p > 0) & (codes[0] == 0)).sum(1)
         second = self._raised(scores[1] if has_two else np.full_like(p[:, :1], HIDDEN), scale)
-        both = second.copy()
-        kernels.rescale_rows(both[:, None], first, flush)
+        both = times(second, first, flush)
         for factors, part in ((first, self.out[0]), (both, self.out[1])):
             kernels.rescale_rows(part, factors, flush)
         kernel.row_sum.add(p, first, flush, self.sums[0])
@@ -135,8 +134,7 @@ class PairedSoftmax:
         flush = self.kernel.flush_subnormals
         largest = np.full_like(self.maxima, HIDDEN)
         kernels.raise_maxima(scores, largest, flush, largest)
-        kernels.rescale_rows(largest[:, None], np.full_like(largest, scale), flush)
-        raised = np.fmax(self.maxima, largest)
+        raised = np.fmax(self.maxima, times(largest, scale, flush))
         factors = self.kernel.exp2.factors(self.maxima - raised)
         self.maxima = raised
         return factors
@@ -156,6 +154,5 @@ class PairedSoftmax:
         octaves = kernel.exp2.log2(safe)
         if is_split:
             return out, np.where(is_empty, np.float32(-np.inf), octaves + self.maxima)
-        lse = np.empty_like(octaves)
-        kernels.scale_and_shift(octaves[:, None], _LN_2, -(self.maxima * _LN_2), kernel.fused_lse, flush, lse[:, None])
+        lse = multiply_add(octaves, _LN_2, self.maxima * _LN_2, flush, kernel.fused_lse)
         return out, np.where(is_empty, np.float32(kernel.empty_lse), lse)

@@ -37,10 +37,6 @@ class OperandScales(Value):
     def shapes(self, q: Shape, v: Shape) -> tuple[Shape, Shape, Shape]:
         """Return the shapes of the scales of q, k and v, given the shapes of q and v."""
 
-    def expanded(self, scales: Three, q: Shape, v: Shape) -> Three:
-        """Return the scales as `of_head` reads them."""
-        return scales
-
     @abstractmethod
     def of_head(self, scales: Three, head: Head, flush: bool) -> ScalesOfHead:
         """Return the scale of a head's scores, the scales of its queries [M] and keys [N] or None, and that of V."""
@@ -50,7 +46,7 @@ class OperandScales(Value):
         return np.float32(-0.0)
 
     def read(self, descale: tuple[ArrayLike, ...] | None, q: Shape, v: Shape) -> Three:
-        """Check the scales of q, k and v, and return them in float32; None means 1.
+        """Check the scales of q, k and v, and return them in float32, as `of_head` reads them; None means 1.
 
         Raises
         ------
@@ -182,9 +178,10 @@ class ThreadScales(OperandScales):
         """Return (B, H, groups of queries), (B, Hk, groups of keys) and (B, Hk, Dv)."""
         return (*q[:2], self.query_groups(q[2])[1]), (*v[:2], self.key_groups(v[2])[1]), (*v[:2], v[3])
 
-    def expanded(self, scales: Three, q: Shape, v: Shape) -> Three:
-        """Return the scales of queries [B, H, M], keys [B, Hk, N] and channels [B, Hk, Dv]."""
-        return scales[0][..., self.query_groups(q[2])[0]], scales[1][..., self.key_groups(v[2])[0]], scales[2]
+    def read(self, descale: tuple[ArrayLike, ...] | None, q: Shape, v: Shape) -> Three:
+        """Check the scales, and return those of queries [B, H, M], keys [B, Hk, N] and channels [B, Hk, Dv]."""
+        queries, keys, channels = super().read(descale, q, v)
+        return queries[..., self.query_groups(q[2])[0]], keys[..., self.key_groups(v[2])[0]], channels
 
     def of_head(self, scales: Three, head: Head, flush: bool) -> ScalesOfHead:
         """Return 1, the scales of queries and keys, and those of the channels."""

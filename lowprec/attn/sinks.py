@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._values import Value
-from ..kernels import attn as kernels
+from .sums import multiply_add
 
 Floats = NDArray[np.float32]
-_LOG2_E = math.log2(math.e)
+_LOG2_E = np.float32(math.log2(math.e))
 
 
 class Sink(Value):
@@ -40,9 +40,7 @@ class ShiftedSink(Sink):
         self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: float
     ) -> tuple[Floats, Floats]:
         """Return the argument of 2^x and the maxima."""
-        x = np.empty((len(maxima), 1), np.float32)
-        kernels.scale_and_shift(np.full_like(x, _LOG2_E), sink, shifts, True, True, x)
-        return x[:, 0], np.where(maxima == -np.inf, np.float32(0), maxima)
+        return multiply_add(_LOG2_E, sink, -shifts), np.where(maxima == -np.inf, np.float32(0), maxima)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +56,7 @@ class OffsetSink(Sink):
         self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: float
     ) -> tuple[Floats, Floats]:
         """Return the argument of 2^x and the maxima."""
-        x = sink * np.float32(_LOG2_E) - maxima * scale + np.float32(offset)
+        x = sink * _LOG2_E - maxima * scale + np.float32(offset)
         is_empty = maxima == -np.inf
-        own = sink * np.float32(np.float32(_LOG2_E) / scale)
+        own = sink * np.float32(_LOG2_E / scale)
         return np.where(is_empty, np.float32(offset), x), np.where(is_empty, own, maxima)

@@ -12,6 +12,7 @@ from .._values import Value, normalize_fields
 from ..kernels import attn as kernels
 from ..special.exp2 import Exp2
 from ..special.reciprocal import Reciprocal
+from .sums import multiply_add
 from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]
@@ -77,12 +78,10 @@ class Combine(Value):
 
     def _exp(self, lse: Floats, offsets: Floats, exp2: Exp2) -> Floats:
         """Return exp(lse - offset) [splits, M]."""
-        if not self.scaled:
-            differences = lse - offsets if self.in_octaves else (lse - offsets) * _LOG2_E
-            return exp2(np.ascontiguousarray(differences.reshape(-1, 1))).reshape(lse.shape)
-        x = np.empty((lse.shape[1], len(lse)), np.float32)
-        kernels.scale_and_shift(np.ascontiguousarray(lse.T), _LOG2_E, offsets * _LOG2_E, True, True, x)
-        return np.ascontiguousarray(exp2(x.reshape(-1, 1)).reshape(x.shape).T)
+        x = multiply_add(lse, _LOG2_E, -(offsets * _LOG2_E)) if self.scaled else lse - offsets
+        if not self.scaled and not self.in_octaves:
+            x = x * _LOG2_E
+        return exp2(x.reshape(-1, 1)).reshape(lse.shape)
 
     def _sum(self, weights: Floats, channels: int) -> Floats:
         lanes = next((n for size, n in self.lanes if channels <= size), self.lanes[-1][1])
@@ -99,10 +98,8 @@ class Combine(Value):
         """Return the sum of the splits' outputs [M, Dv] times their weights, each by a fused multiply-add."""
         found = np.zeros_like(outs[0])
         for weight, out in zip(weights, outs, strict=True):
-            for i, factor in enumerate(weight):
-                if factor > 0 or not self.skips_zeros:
-                    row = out[i][:, None]
-                    kernels.scale_and_shift(row, factor, -found[i], True, flush, found[i][:, None])
+            total = multiply_add(out, weight[:, None], found, flush)
+            found = np.where((weight > 0)[:, None] | (not self.skips_zeros), total, found)
         return found
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from .._values import Value, normalize_fields
 from ..kernels import attn as kernels
-from ..order.exact import fma
 from ..special.reciprocal import flushed
 
 Floats = NDArray[np.float32]
@@ -32,9 +31,10 @@ def multiply_add(a: Numbers, b: Numbers, c: Numbers, flush: bool = True, fused: 
     """Return a * b + c, rounded once if `fused`; with `flush`, subnormal operands and results count as zero."""
     if not fused:
         return added(times(a, b, flush), np.asarray(c), flush)
-    if not flush:
-        return fma(a, b, c)
-    return flushed(fma(flushed(a), flushed(b), flushed(c)))
+    x, y, z = (np.ascontiguousarray(array) for array in np.broadcast_arrays(a, b, c))
+    out = np.empty_like(x)
+    kernels.multiply_add(x.reshape(-1), y.reshape(-1), z.reshape(-1), flush, out.reshape(-1))
+    return out
 
 
 def promote(out: Floats, factors: Floats | None, part: Floats, flush: bool) -> Floats:

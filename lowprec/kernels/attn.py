@@ -62,6 +62,13 @@ def scale_and_shift(scores: Any, scale: Any, shifts: Any, fused: bool, flush: bo
 
 
 @kernel
+def multiply_add(a: Any, b: Any, c: Any, flush: bool, out: Any) -> None:
+    """Write ``a * b + c``, rounded once, for one-dimensional arrays."""
+    for i in range(out.size):
+        out[i] = flushed(fma32(flushed(a[i], flush), flushed(b[i], flush), flushed(c[i], flush)), flush)
+
+
+@kernel
 def exp2(x: Any, out: Any, flush: bool) -> None:
     """Write 2**x, correctly rounded, for one-dimensional arrays."""
     for i in range(x.size):
@@ -150,8 +157,8 @@ def rescale_rows(x: Any, scales: Any, flush: bool) -> None:
 
 
 @kernel
-def dot_rows(a: Any, b: Any, columns: int, out: Any) -> None:
-    """Write the dot product of each row of a and b [M, D]; subnormal numbers count as zero.
+def dot_rows(a: Any, b: Any, columns: int, flush: bool, out: Any) -> None:
+    """Write the dot product of each row of a and b [M, D].
 
     Thread t adds the columns 8t to 8t + 7 of every `columns` by fused multiply-adds, after its first product; a
     butterfly adds the threads.
@@ -163,11 +170,11 @@ def dot_rows(a: Any, b: Any, columns: int, out: Any) -> None:
             for start in range(8 * t, max(a.shape[1], 1) + 8 * t, columns):
                 for j in range(start, start + 8):
                     x, y = (a[i, j], b[i, j]) if j < a.shape[1] else (F(0), F(0))
-                    total = flushed(fma32(flushed(x, True), flushed(y, True), total), True)
+                    total = flushed(fma32(flushed(x, flush), flushed(y, flush), total), flush)
             threads[t] = total
         half = threads.size // 2
         while half:
             for t in range(half):
-                threads[t] = flushed(F(threads[t] + threads[t + half]), True)
+                threads[t] = flushed(F(threads[t] + threads[t + half]), flush)
             half //= 2
         out[i] = threads[0]

@@ -125,7 +125,7 @@ def test_row_sums_of_products_have_the_oracle_s_bits() -> None:
     a[0], b[0], a[1], b[1] = 2.0**-130, 2.0**20, 2.0**-70, 2.0**-70  # subnormal operands, vanishing products
     a[2, :2], b[2] = (-(2.0**27), 2.0**28), [2.0**100] * 2 + [0.0] * 38  # a product above float32, but not the sum
     got = np.empty(20, np.float32)
-    dot_rows(a, b, 16, got)
+    dot_rows(a, b, 16, True, got)
     codes, numbers = lp.encode(a, "bfloat16").tolist(), [[exact(x) for x in row] for row in b.tolist()]
     want, *wrong = (
         canonical(np.array([encode(rule.dot(*pair), FLOAT32) for pair in zip(codes, numbers, strict=True)]))
@@ -157,6 +157,14 @@ def test_subnormal_operands_count_as_zero(kernel: AttentionKernel) -> None:
     assert got == want
     wrong = both(5, 17, 8, 1, False, **options, keeps_operands=True)[1]
     assert [a == b for a, b in zip(got, wrong, strict=True)] == [False, False, True]
+
+
+def test_a_kernel_that_keeps_subnormals_keeps_them_in_its_gradients() -> None:
+    """As a build without ``--use_fast_math``: dQ and dK have subnormal numbers."""
+    kernel, options = KERNEL.with_(flush_subnormals=False), {"size": 2.0**-125, "scale": 0.25}
+    got, want = both(5, 17, 8, 1, False, kernel=kernel, flush=False, **options)
+    assert got == want
+    assert [a == b for a, b in zip(got, both(5, 17, 8, 1, False, **options)[1], strict=True)] == [False, False, True]
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 """Gradients of one head of attention in exact arithmetic, rounded to float32 after every operation.
 
 The rule is FlashAttention-2's deterministic backward pass: P and dS are rounded to bfloat16, dK and dV are accumulated
-over the tiles of queries from the last to the first, and dQ is accumulated in buffers by tiles of keys. Operations in
-float32, but not those of the tensor core, take subnormal operands as zero and return zero for subnormal results.
+over the tiles of queries from the last to the first, and dQ is accumulated in buffers by tiles of keys. With `flush`,
+operations in float32, but not those of the tensor core, take subnormal operands as zero and return zero for subnormal
+results.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Backward:
         Number of columns that the threads of one row load at once.
     buffers
         Number of buffers in which dQ is accumulated.
+    flush
+        Whether subnormal operands and results of operations in float32, other than 2**x, count as zero.
     backwards
         Whether tiles of queries run from the last to the first.
     last_key_first
@@ -49,6 +52,7 @@ class Backward:
     keys: int
     columns: int
     buffers: int
+    flush: bool = True
     backwards: bool = True
     last_key_first: bool = False
     rounded_p: bool = False
@@ -151,8 +155,9 @@ class Backward:
         return self._multiply_add(a, b, -0.0)
 
     def _multiply_add(self, a: Exact, b: Exact, c: Exact) -> Exact:
-        operands = (a, b, c) if self.keeps_operands else map(_flushed, (a, b, c))
-        return _flushed(multiply_add(*operands))
+        operands = (a, b, c) if self.keeps_operands or not self.flush else map(_flushed, (a, b, c))
+        found = multiply_add(*operands)
+        return _flushed(found) if self.flush else found
 
 
 def _flushed(x: Exact) -> Exact:
