@@ -1,4 +1,4 @@
-"""Vector sets of attention: output and log-sum-exp of one query, as kernels of FlashAttention compute them."""
+"""Vector sets of attention: output and log-sum-exp of one query, as attention kernels compute them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..oracle.accumulators import ACCUMULATORS
 from ..oracle.attention.forward import Attention
 from ..oracle.float32 import rounded, times
 from ..oracle.values import BFLOAT16, E4M3FN, FLOAT32, Exact, Fields
+from . import sage
 from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .vectors import Answer, Field, Words, describe
 
@@ -82,12 +83,14 @@ class AttentionFamily(Family):
     """Attention of one query."""
 
     name = "attention"
-    choices = (Choice("KERNEL", one_of(KERNELS, "the oracle has the kernels")),)
+    choices = (Choice("KERNEL", one_of((*KERNELS, *sage.KERNELS), "the oracle has the kernels")),)
     about = "attention: output and log-sum-exp of one query, with 2^x, 1/x and log2 correctly rounded"
-    sets = KERNELS
+    sets = (*KERNELS, *sage.KERNELS)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return the fields, inputs and rule of a set, without its answers."""
+        if parts[0] in sage.KERNELS:
+            return sage.prepare(parts[0], level, seed)
         name, kernel = parts[0], KERNELS[parts[0]]
         inputs = tuple(
             Field.of(name, kernel.operands, size)
@@ -110,6 +113,9 @@ class AttentionFamily(Family):
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield the other kernels with these operands, then wrong rules near this one."""
+        if parts[0] in sage.KERNELS:
+            yield from sage.rules(parts[0])
+            return
         name, kernel = parts[0], KERNELS[parts[0]]
         for other, rule in KERNELS.items():
             if other != name and rule.operands == kernel.operands:
