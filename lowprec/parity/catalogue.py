@@ -12,7 +12,7 @@ from ..order.catalogue import orders
 from ..order.order import FormatName
 from ..order.rules import Blocks, Chain, Lanes, Tiles
 from ..registry import Registry
-from ..special.cpu import SleefExp
+from ..special.cpu import CpuGelu, SleefExp
 from ..special.portable import RoundedFunction
 from .operations import (
     Arithmetic,
@@ -20,6 +20,7 @@ from .operations import (
     ComposedAttention,
     Flash,
     Function,
+    Gelu,
     Moves,
     Power,
     Product,
@@ -30,6 +31,7 @@ from .operations import (
     Sigmoid,
     Sum,
 )  # fmt: skip
+from .pairs import FullTiles, PairBlocks, PairLanes
 from .stack import Stack
 
 stacks: Registry[Stack] = Registry("stack", Stack)
@@ -47,6 +49,9 @@ _WIDENED: Any = {"from_zero": True, "sum_formats": (("bfloat16", "float32"),)}
 #: Orders of MKL's gemm_bf16bf16f32. Products of bfloat16 values are exact in float32, so that fusing changes no bits.
 _BFLOAT16 = (
     Blocks("mkl_gemm_bf16", block=192, halves=True, **_WIDENED),
+    PairLanes("vdpbf16ps_lanes", fma=True, flush=True, **_WIDENED),
+    PairBlocks("vdpbf16ps_blocks", fma=True, flush=True, **_WIDENED),
+    FullTiles("tdpbf16ps_full", fma=True, flush=True, **_WIDENED),
     Lanes("four_lanes", lanes=4, join="halving", **_WIDENED),
     Lanes("eight_lanes", lanes=8, join="halving", **_WIDENED),
     Blocks("fours", block=4, join="halving", **_WIDENED),
@@ -69,11 +74,17 @@ def _torch_cpu() -> Stack:
             ("_to_copy", "copy"), ("copy", "copy"), ("reciprocal", "reciprocal"), ("rsub", "subtract_from"),
         )
     }  # fmt: skip
+    gelu: Any = {"grain": 16385, "probed": True, "mark": "exact"}
+    gelu["source"] = f"{aten}/cpu/Gelu.h; oneDNN 3.12, jit_uni_eltwise_injector.cpp; SLEEF 3.6; glibc 2.28 to 2.40"
     rules |= {
         "pow": Power(mark="exact", source=f"{aten}/cpu/PowKernel.cpp"),
         "rsqrt": ReciprocalRoot(mark="exact", source=f"{aten}/cpu/UnaryOpsKernel.cpp"),
         "sigmoid": Sigmoid(exp=_SLEEF, mark="exact", source=f"{aten}/cpu/UnaryOpsKernel.cpp"),
         "silu": Sigmoid(exp=_SLEEF, times_x=True, mark="exact", source=f"{aten}/cpu/Activation.cpp"),
+        "gelu": Gelu(
+            vector=CpuGelu("aten"), scalar=CpuGelu("glibc"), dense=(CpuGelu("onednn"), CpuGelu("onednn_ftz")), **gelu
+        ),
+        "gelu_tanh": Gelu(vector=CpuGelu("sleef_tanh"), scalar=CpuGelu("glibc_tanh"), **gelu),
         "sum": Sum((orders["torch_cpu_sum"],), probed=True, mark="exact", source=f"{aten}/cpu/SumKernel.cpp"),
         "mean": Sum(
             (orders["torch_cpu_sum"],), mean="division", probed=True, mark="exact", source=f"{aten}/ReduceOps.cpp: mean"

@@ -17,7 +17,8 @@ from ..tensorcore.matmul import matmul_f32
 
 Floats = NDArray[np.float32]
 Probe = Callable[[Floats, Floats, float], Floats]
-_TRIALS, _SAMPLES = 10, 40
+_TRIALS, _PLAIN, _SAMPLES = 10, 6, 40
+_TERMS = 100  # in inputs that do not cancel: these show the order of few terms
 _LARGE = 2.0**40
 _SECONDS = 600.0  # time limit of a search
 _MOST = 1 << 22  # products in a block of outputs, to limit memory
@@ -130,19 +131,22 @@ class Search:
             If some output is not a sum in one order.
         """
         rng = np.random.default_rng(0)
-        inputs = [_cancelling(rng, n, dtype, operands) for _ in range(_TRIALS)]
+        plain = max(_PLAIN, _TERMS // n)
+        extra = _values(rng.standard_normal(plain + _TRIALS) * addend, dtype)
+        inputs = [_normal(rng, n, dtype, operands) for _ in range(plain)]
+        inputs += [_cancelling(rng, n, dtype, operands, float(c)) for c in extra[plain:]]
         if seen is None:
             inputs[-2:] = _edges(inputs[-1], dtype, operands)
-        extra = _values(rng.standard_normal(_TRIALS) * addend, dtype)
+            extra[-2:] = 0
         got = np.stack([probe(a, b, float(c)) for (a, b), c in zip(inputs, extra, strict=True)])
         ids = np.full(got.shape[1], -1)
         orders = list[Order]()
-        known, plain = (self.found.setdefault((n, dtype, operands, c, seen is None), []) for c in (addend, False))
+        known, without = (self.found.setdefault((n, dtype, operands, c, seen is None), []) for c in (addend, False))
         out_format: FormatName = dtype if seen is None else "float32"
         rules = [rule(n, dtype=dtype, out_format=out_format) for rule in self.candidates if _holds(rule, dtype)]
         if addend:
             after = _elements_before_addend(probe, n, 0)
-            rules = [with_addend(order, after) for order in [*plain, *rules]]
+            rules = [with_addend(order, after) for order in [*without, *rules]]
         untried = [*known, *rules]
         while (ids < 0).any():
             is_last = not untried
@@ -152,7 +156,7 @@ class Search:
             order = self._reveal(name, probe, n, dtype, operands, output, addend) if is_last else untried.pop(0)
             a, b = (np.stack(x) for x in zip(*inputs, strict=True))
             if addend:
-                a, b = np.column_stack([a, np.ones(_TRIALS, np.float32)]), np.column_stack([b, extra])
+                a, b = np.column_stack([a, np.ones(len(a), np.float32)]), np.column_stack([b, extra])
             mine = (order.dot(a, b) if operands == 2 else order.sum(a)).astype(np.float32)[:, None]
             mine = mine if seen is None else seen(mine)
             same = (ids < 0) & (mine.view(np.int32) == got.view(np.int32)).all(0)
@@ -223,16 +227,27 @@ def with_addend(order: Order, after: int) -> Order:
     return order.with_(name=order.name, steps=tuple(steps), step_formats=numbers, source=order.source)
 
 
-def _cancelling(rng: np.random.Generator, n: int, dtype: FormatName, operands: int) -> tuple[Floats, Floats]:
-    """Return vectors whose products cancel, so that the rounding errors of their sum are all that remains."""
+def _normal(rng: np.random.Generator, n: int, dtype: FormatName, operands: int) -> tuple[Floats, Floats]:
+    """Return normally distributed vectors."""
+    a, b = rng.standard_normal((2, n))
+    return _values(a, dtype), _values(b, dtype) if operands == 2 else np.ones(n, np.float32)
+
+
+def _cancelling(
+    rng: np.random.Generator, n: int, dtype: FormatName, operands: int, addend: float
+) -> tuple[Floats, Floats]:
+    """Return vectors whose products cancel with an addend, so that only the rounding errors of their sum remain."""
     half = n // 2
     a, b = np.zeros(n), np.zeros(n)
     first, second = rng.permutation(n)[: 2 * half].reshape(2, half)
-    a[first] = a[second] = rng.standard_normal(half) * 2.0 ** rng.integers(-3, 4, half)
+    spread = 3 if operands == 2 else 12  # products of bfloat16 have 16 bits; few sums of narrow numbers are rounded
+    a[first] = a[second] = rng.standard_normal(half) * 2.0 ** rng.integers(-spread, spread + 1, half)
     b[first] = rng.standard_normal(half) if operands == 2 else 1
     b[second] = -b[first]
+    if addend and half:
+        a[first[0]], b[first[0]], a[second[0]] = 1, -addend, 0
     if n == 1:
-        a[:], b[:] = rng.standard_normal(2)
+        return _normal(rng, n, dtype, operands)
     if operands == 1:
         return _values(a * b, dtype), np.ones(n, np.float32)
     return _values(a, dtype), _values(b, dtype)
@@ -240,7 +255,7 @@ def _cancelling(rng: np.random.Generator, n: int, dtype: FormatName, operands: i
 
 def _edges(pair: tuple[Floats, Floats], dtype: FormatName, operands: int) -> list[tuple[Floats, Floats]]:
     """Return vectors whose products are subnormal, to show flushing, and vectors of -0, to show a start from +0."""
-    a, b = np.abs(pair[0]), np.abs(pair[1])  # subnormal products that cancel would give 0 with and without flushing
+    a, b = (1 + np.abs(x) % 1 for x in pair)  # subnormal products that cancel would give 0 with and without flushing
     if dtype == "float16":
         small = 1.0, 1.0  # products of float16 numbers are normal in float32
     else:

@@ -22,7 +22,7 @@ from ..norm.norm import Norm
 from ..order.exact import fma
 from ..order.order import DTYPES, FormatName, Order
 from ..order.rules import OrderRule
-from ..special.cpu import CpuExp
+from ..special.cpu import CpuExp, CpuGelu
 from ..special.portable import RoundedFunction
 
 Floats = NDArray[np.float32]
@@ -62,6 +62,8 @@ class Rule(Value):
     def __post_init__(self) -> None:
         normalize_fields(self)
         check_choice(type(self).__name__, "mark", self.mark, MARKS)
+        if not isinstance(self.source, str):
+            raise ValueError(f"{type(self).__name__}: source must be a string, got {self.source!r}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,7 +142,43 @@ class ReciprocalRoot(Elements):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sigmoid(Elements):
+class Stepped(Elements):
+    """Base of functions that are computed in the vector steps of a `Loop` and, by other code, in the rest.
+
+    Parameters
+    ----------
+    step : int
+        Number of bytes per vector step of the loop.
+    grain : int
+        Number of elements from which PyTorch divides the loop among threads, so that each has a rest.
+    """
+
+    step: int = dataclasses.field(default=128, kw_only=True)
+    grain: int = dataclasses.field(default=32768, kw_only=True)
+
+    #: Whether vector steps and scalar code have other bits.
+    has_rests = True
+
+    @abstractmethod
+    def in_steps(self, x: Floats) -> Floats:
+        """Return the function of a vector, as in vector steps."""
+
+    @abstractmethod
+    def in_rest(self, x: Floats) -> Floats:
+        """Return the function of a vector, as in scalar code."""
+
+    def compute(self, loop: Loop, *operands: Any) -> Floats:
+        """Return the result in float32."""
+        x = operands[0].reshape(-1)
+        found = self.in_steps(x)
+        step = self.step // DTYPES[loop.dtype].itemsize
+        rest = np.arange(x.size) % max(loop.run, 1) >= loop.run // step * step
+        found[rest] = self.in_rest(x[rest])
+        return found.reshape(operands[0].shape)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sigmoid(Stepped):
     """1 / (1 + exp(-x)) or x / (1 + exp(-x)).
 
     exp is a vector function in the vector steps of a `Loop`, and glibc's expf in its scalar code.
@@ -151,23 +189,59 @@ class Sigmoid(Elements):
         Vector function.
     times_x : bool
         Whether the numerator is x (SiLU) instead of 1.
-    step : int
-        Number of bytes per vector step of the loop.
+    step, grain
+        As in `Stepped`.
     """
 
     exp: CpuExp = dataclasses.field(kw_only=True)
     times_x: bool = False
-    step: int = 128
 
-    def compute(self, loop: Loop, *operands: Any) -> Floats:
-        """Return the result in float32."""
-        x = operands[0]
-        flat = np.negative(x).reshape(1, -1)
-        e = self.exp.with_(width=1)(flat)
-        step = self.step // DTYPES[loop.dtype].itemsize
-        in_rest = np.arange(flat.size) % max(loop.run, 1) >= loop.run // step * step
-        e[0, in_rest] = self.exp.factors(np.minimum(flat[0, in_rest], np.float32(128)))
-        return (x if self.times_x else np.float32(1)) / (np.float32(1) + e.reshape(x.shape))
+    def in_steps(self, x: Floats) -> Floats:
+        """Return the function of a vector by the vector function."""
+        return self._of(x, self.exp.with_(width=1)(np.negative(x)[None])[0])
+
+    def in_rest(self, x: Floats) -> Floats:
+        """Return the function of a vector by glibc's expf."""
+        return self._of(x, self.exp.factors(np.minimum(np.negative(x), np.float32(128))))
+
+    def _of(self, x: Floats, e: Floats) -> Floats:
+        return (x if self.times_x else np.float32(1)) / (np.float32(1) + e)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Gelu(Stepped):
+    """GELU, or its approximation by tanh.
+
+    Parameters
+    ----------
+    vector, scalar : CpuGelu
+        Functions in the vector steps of a `Loop` and in its scalar code.
+    dense : tuple of CpuGelu
+        Functions of a library that computes all elements of contiguous operands; empty: there is none. The first that
+        gives PyTorch's bits is used.
+    probed : bool
+        Whether every function is compared with PyTorch's before it is used; if not, they are used as given.
+    step, grain
+        As in `Stepped`.
+    """
+
+    vector: CpuGelu = dataclasses.field(kw_only=True)
+    scalar: CpuGelu = dataclasses.field(kw_only=True)
+    dense: tuple[CpuGelu, ...] = ()
+    probed: bool = dataclasses.field(default=False, kw_only=True)
+
+    @property
+    def has_rests(self) -> bool:  # type: ignore[override]
+        """Whether vector steps and scalar code have other bits."""
+        return self.vector != self.scalar
+
+    def in_steps(self, x: Floats) -> Floats:
+        """Return the function of a vector by the vector function."""
+        return self.vector(x)
+
+    def in_rest(self, x: Floats) -> Floats:
+        """Return the function of a vector by the scalar function."""
+        return self.scalar(x)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

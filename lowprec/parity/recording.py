@@ -195,10 +195,10 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
         rows = about.pop("parameters").items()
         parameters = [(_renamed(name, rename or {}), Tensor(row, data)) for name, row in rows]
     except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
-        if str(error).startswith("diverge: "):
-            raise
-        found = f"{type(error).__name__}: {error}"
-        raise ValueError(f"diverge: folder must have the recorder's entries, got {found} in {str(folder)!r}") from None
+        found = str(error).removeprefix("diverge: ")
+        if found == str(error):
+            found = f"folder must have the recorder's entries, got {type(error).__name__}: {error}"
+        raise ValueError(f"diverge: {str(folder)!r}: {found}") from None
     for names in ([operation.name for operation in made], [name for name, _ in parameters]):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:

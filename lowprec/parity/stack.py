@@ -35,8 +35,9 @@ from ..order.rules import OrderRule
 from ..recipe.data import CLASSES, subclasses
 from ..recipe.toml import toml_key, toml_value
 from ..registry import Registry, UnknownNameError, suggest
+from ..special.cpu import CpuGelu
 from ..special.portable import RoundedFunction
-from .operations import Elements, Rule
+from .operations import Elements, Ordered, Rule, Stepped
 
 _CATALOGUES: dict[str, Registry[Any]] = {"order": orders, "attention": attentions, "norm": norms}
 #: Fields of rules that hold catalogue entries, with the kind of each.
@@ -138,13 +139,15 @@ class Stack(Value):
         known = ("base", "name", "capability", "source", "rules", "definitions")
         if odd := [key for key in content if key not in known]:
             raise ValueError(f"stack must have the keys {', '.join(known)}, got {odd[0]!r}")
-        for key in ("base", "name", "source"):
+        for key in ("base", "name", "capability", "source"):
             if not isinstance(content.get(key, ""), str):
                 raise ValueError(f"stack: {key} must be a string, got {content[key]!r}")
         if not isinstance(content.get("rules", {}), Mapping):
             raise ValueError(f"stack: rules must be tables, got {content['rules']!r}")
-        classes = {c.__name__: c for base in (Rule, OrderRule) for c in subclasses(base) if c is not Elements}
-        classes |= {c.__name__: c for c in (Norm, RoundedFunction, Welford, ColumnSum, *subclasses(ColumnSum))}
+        classes = {
+            c.__name__: c for base in (Rule, OrderRule) for c in subclasses(base) if c not in (Elements, Stepped)
+        }
+        classes |= {c.__name__: c for c in (Norm, RoundedFunction, CpuGelu, Welford, ColumnSum, *subclasses(ColumnSum))}
         r = Reader(_CATALOGUES, {**CLASSES, **classes}, content.get("definitions", {}), "stack")
         base = bases[content["base"]] if "base" in content else cls("empty")
         rules = {key: _rule(key, row, base, r) for key, row in content.get("rules", {}).items()}
@@ -170,6 +173,10 @@ def _objects(value: Any, kind: str, r: Reader) -> Any:
     raise DefinitionError(f"stack: {kind}s must be a list of names, got {value!r}")
 
 
+def _rule_classes() -> list[type[Rule]]:
+    return [cls for cls in subclasses(Rule) if cls not in (Elements, Stepped, Ordered)]
+
+
 def _rule(operation: str, row: Any, base: Stack, r: Reader) -> Rule:
     where = f"stack: rules.{operation}"
     if not isinstance(row, Mapping):
@@ -177,14 +184,16 @@ def _rule(operation: str, row: Any, base: Stack, r: Reader) -> Rule:
     named = {field: _objects(row[field], kind, r) for field, kind in _NAMED.items() if field in row}
     plain = {field: value for field, value in row.items() if field not in named}
     if "is" not in plain:
+        if not base.rules:
+            raise ValueError(f"{where} must have a class ('is'): the file has no base, got {sorted(row)}")
         old = base.rule(operation)
         plain = {**{key: value for key, value in to_mapping(old).items() if key not in _NAMED}, "mark": "own", **plain}
         if "orders" in named and "probed" not in row:
             plain.pop("probed", None)
         named = {field: getattr(old, field) for field in _NAMED if hasattr(old, field)} | named
-    made = r.made({**plain, **named})
-    if not isinstance(made, Rule):
-        raise ValueError(f"{where} must be a rule, got {plain['is']!r}")
+    elif plain["is"] not in (known := [cls.__name__ for cls in _rule_classes()]):
+        raise ValueError(f"{where}: unknown rule {plain['is']!r}: {suggest(str(plain['is']), known)}")
+    made: Rule = r.made({**plain, **named})
     return made
 
 

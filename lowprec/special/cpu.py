@@ -1,4 +1,4 @@
-"""e**x and log in float32 as PyTorch's CPU kernels compute them: public source code determines every bit."""
+"""e**x, log and GELU in float32 as PyTorch's CPU kernels compute them: public source code determines every bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._checks import check_choice, check_int
-from .._values import normalize_fields
+from .._values import Value, normalize_fields
+from ..kernels import cpu_gelu
 from ..kernels import cpu_math as kernels
 from .exp2 import Exp2
 
@@ -114,3 +115,35 @@ class SleefExp(CpuExp):
 
     function = 2
     relative_error = 8.2671e-08
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CpuGelu(Value):
+    """GELU in float32, by erf or by the approximation with tanh.
+
+    Parameters
+    ----------
+    function : {"aten", "glibc", "onednn", "onednn_ftz", "sleef_tanh", "glibc_tanh"}
+        Source of erf or tanh: ATen's vector function, glibc, or oneDNN with AVX-512; "onednn_ftz" has zeros instead of
+        subnormal results, as oneDNN in bfloat16 on CPUs with AVX512_BF16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([0.5, -4], np.float32)
+    >>> CpuGelu("glibc")(x) == CpuGelu("onednn")(x)
+    array([ True, False])
+    """
+
+    function: str
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        check_choice("CpuGelu", "function", self.function, tuple(cpu_gelu.FUNCTIONS))
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return GELU of an array of any shape."""
+        x = np.ascontiguousarray(x)
+        out = np.empty_like(x)
+        cpu_gelu.FUNCTIONS[self.function](x.reshape(-1), out.reshape(-1))
+        return out

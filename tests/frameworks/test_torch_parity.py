@@ -131,7 +131,7 @@ def test_what_cannot_be_compared_is_an_error():
         (model, "torch_cp", CPU, KeyError, "unknown stack 'torch_cp'"),
         (model, CPU, Stack("few", CPU.rules[:20]), KeyError, "stack 'few': unknown operation"),
         (model, Stack("few"), CPU, KeyError, "stack 'few': unknown operation 'pow'"),
-        (torch.nn.functional.gelu, CPU, CPU, KeyError, "stack 'torch_cpu': unknown operation 'gelu'"),
+        (torch.nn.functional.elu, CPU, CPU, KeyError, "stack 'torch_cpu': unknown operation 'elu'"),
         (lambda x: x.double(), CPU, CPU, ValueError, "_to_copy must be in float32 or bfloat16"),
         (lambda x: [x], CPU, CPU, TypeError, "as a tensor or .logits, got list"),
         (lambda x: x[:0], CPU, CPU, TypeError, r"got torch.float32 \(0, 37\)"),

@@ -27,7 +27,7 @@ MILLISECONDS = {
     "codec": 1.5, "codec.from_bytes": 1.2, "prepack_b": 0.8, "Format": 0.7, "quantize_with_transpose": 0.7,
     "logfmt.unpack": 0.7, "checksum": 3.0, "Quantized.requantize": 0.6,
     "check": 600.0, "identify": 900.0, "identify_attention": 900.0,
-    "Quantized.convert": 5.0, "TableFormat": 5.0, "GemmLibrary": 5.0,
+    "Quantized.convert": 5.0, "TableFormat": 5.0, "GemmLibrary": 5.0, "stack": 20.0, "recording": 6.0,
 }  # fmt: skip
 
 

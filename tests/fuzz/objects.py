@@ -2,7 +2,9 @@
 
 import dataclasses
 import inspect
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,9 @@ from calls import Arguments, parameters_of
 from draw import SPECIAL, VALUES, Draw
 
 import lowprec as lp
+from lowprec.parity.diverge import diverge
+from lowprec.parity.recording import load_recording
+from lowprec.parity.stack import Stack
 from lowprec.tensorcore.engines.selection import kernel_in_use
 
 
@@ -118,3 +123,20 @@ def use_library(library: Any) -> Any:
 def use_kernel(chosen: Any) -> Any:
     with chosen:
         return kernel_in_use()
+
+
+def read_stack(**file: str) -> Any:
+    """Read a stack, and write it again."""
+    return Stack.from_toml(file["text"], lp.stacks).to_toml()
+
+
+def read_recording(**files: bytes) -> Any:
+    """Load a recording, and compare it with itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            (Path(folder) / name).write_bytes(content)
+        try:
+            found = load_recording(folder)
+        except ValueError as error:
+            raise ValueError(str(error).replace(folder, "folder")) from None
+    return str(diverge(found, found)).replace(folder, "folder")

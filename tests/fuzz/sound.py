@@ -1,15 +1,21 @@
 """Arguments that suit each other, for each function that takes more than its signature tells."""
 
 import dataclasses
+import functools
+import json
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from calls import Arguments
 from draw import ELEMENTS, Draw, room_for
+from recorded_folders import Folder, replace_value
 
 import lowprec as lp
 from lowprec import logfmt
+from lowprec.parity.recording import FILES
 from lowprec.scaling.rules import scale_calculations
 
 
@@ -358,3 +364,49 @@ def toml(draw: Draw) -> str:
         at = draw.random.randrange(len(text))
         text = text[:at] + draw.of('x1="[{\n. ') + text[at + draw.one(0, 1) :]
     return text
+
+
+#: TOML values of other types and sizes than a field of a rule has.
+_ODD = ("-1", "0", "1.5", "nan", "true", '""', '"x"', '"float7"', "[]", "{}", "[[1]]", '["a", 1]', "1979-05-27",
+        '[["float32", "x"]]', '{is = "Chain"}', '{is = "Gelu"}', "1e30", str(10**30), "[[[[]]]]")  # fmt: skip
+
+
+def stack_toml(draw: Draw) -> str:
+    """Return a stack's text, or a rule of it that changes another stack; lines and characters may be others."""
+    text = lp.stacks[draw.of(lp.stacks.names())].to_toml()
+    if draw.chance(0.7):
+        _, *rules = text.partition("\n[definitions]")[0].split("\n[rules.")
+        text = f'base = "{draw.of(lp.stacks.names())}"\n[rules.{draw.of(rules)}'
+    lines = text.splitlines()
+    for _ in range(draw.one(0, 1, 1, 2, 3)):
+        at = draw.random.randrange(len(lines))
+        key, _, value = lines[at].partition(" = ")
+        other = draw.of(lines).partition(" = ")
+        wrong = draw.of('x1="[{\n. ')
+        lines[at] = draw.one(
+            f"{key} = {draw.of(_ODD)}", f"{key} = {draw.of(_ODD)}", f"{key} = {other[2]}", f"{other[0]} = {value}", "",
+            lines[at].replace(draw.of(lines[at] or " "), wrong),
+        )  # fmt: skip
+    return "\n".join(lines)
+
+
+@functools.cache
+def _recording() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Folder(Path(parent) / "recording")
+        a, b = (np.float32(shape[0] + np.arange(24).reshape(shape)) for shape in ((3, 8), (8, 3)))
+        folder.add("mlp/aten.mm#0", (a, b), a @ b, numbers=["1"]).add("aten.neg#0", (a,), -a)
+        folder.close(parameters={"w": folder.tensor(b, "float32")})
+        return {name: (folder.path / name).read_bytes() for name in FILES}
+
+
+def recording(draw: Draw) -> dict[str, Any]:
+    """Return the files of a recording, in which a value may be another one, or missing, or bits are flipped."""
+    files = dict(_recording())
+    for name in FILES[:2]:
+        if draw.chance(0.5):
+            rows = [json.loads(line) for line in files[name].splitlines()]
+            replace_value(draw.of(rows), draw.of)
+            files[name] = "\n".join(map(json.dumps, rows)).encode()
+    name = draw.of(FILES)
+    return {**files, name: draw.damaged(files[name])}

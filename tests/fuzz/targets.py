@@ -154,6 +154,8 @@ def targets(folder: Any) -> list[Target]:
         Target("DelayedScaling", {"quantizer": lambda d: d.entry(lp.quantizers, ["te_delayed"])}, 0.5),
         Target("DelayedScaling.quantize", {"x": lambda d: d.values(d.shape(2))}, 0.5, steps),
         Target("Recipe.from_toml", {"text": sound.toml}),
+        Target("stack", {"text": sound.stack_toml}, 3, objects.read_stack),
+        Target("recording", sound.recording, 3, objects.read_recording),
         method("Format.value", lp.Format, a_format, lambda d, f: {"code": d.one(0, 1, 7)}),
         method("Format.nextafter", lp.Format, a_format, lambda d, f: {"x": f.max, "toward": d.one(0.0, 1e9)}),
     ]  # fmt: skip

@@ -39,7 +39,11 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
     [
         ("name", "file must be TOML"),
         ("name = 3", "stack: name must be a string, got 3"),
-        ('[rules.mm]\nis = "Elements"', "unknown class 'Elements'"),
+        ('[rules.mm]\nis = "Elements"', r"rules\.mm: unknown rule 'Elements': expected one of Moves, Arithmetic"),
+        ('[rules.mm]\nis = "Sums"', r"rules\.mm: unknown rule 'Sums': did you mean 'Sum'"),
+        ("[rules.mm]\nprobed = true", r"rules\.mm must have a class \('is'\): the file has no base, got \['probed'\]"),
+        ("capability = 3", "stack: capability must be a string, got 3"),
+        (f'base = "{TORCH}"\n[rules.mm]\nsource = 3', "Product: source must be a string, got 3"),
         (
             f'base = "{TORCH}"\n[rules._softmax]\nnorms = [["float32", "bfloat16", "torch_cpu_softmax"]]',
             "must be names, or pairs of a dtype and a name",
@@ -49,7 +53,7 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
         ("[rules]\nmm = 3", r"rules\.mm must be a table, got 3"),
         ('base = "torch"', "unknown stack 'torch': did you mean 'torch_cpu'"),
         (f'base = "{TORCH}"\n[rules.mm]\norders = ["halving", "sequential"]', "rule unless probed, got 2 rules"),
-        ('[rules.mm]\nis = "Chain"', r"rules\.mm must be a rule, got 'Chain'"),
+        ('[rules.mm]\nis = "Chain"', r"rules\.mm: unknown rule 'Chain'"),
         (f'base = "{TORCH}"\n[rules.rsqrt]\nonc = true', "unknown field 'onc' of ReciprocalRoot"),
         (f'base = "{TORCH}"\n[rules.mm]\norders = ["mkl"]', "unknown order 'mkl': did you mean 'mkl_sgemm'"),
         (f'base = "{TORCH}"\n[rules.mm]\norders = "mkl"', "orders must be a list of names, got 'mkl'"),

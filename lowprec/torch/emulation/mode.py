@@ -20,13 +20,14 @@ from lowprec.parity.operations import (
     ComposedAttention,
     Elements,
     Flash,
+    Gelu,
     Loop,
     Moves,
     Power,
     Product,
     Rows,
     Rule,
-    Sigmoid,
+    Stepped,
     Sum,
     rounded,
 )
@@ -34,9 +35,8 @@ from lowprec.parity.stack import Stack
 
 from .attention import Bfloat16Blocks, Float32Blocks
 from .comparison import DTYPES, check_bound
+from .gelu import gelu_for
 from .layout import ALIGNMENT, Floats, copied, fill, like, loop_of, values
-
-_GRAIN = 32768  # elements from which PyTorch divides a loop among threads, which moves the rests of vector steps
 
 
 class StackMode(TorchDispatchMode):
@@ -153,8 +153,6 @@ class StackMode(TorchDispatchMode):
             if kwargs.get(factor, 1) != 1:
                 raise ValueError(f"emulate: {name} must have {factor} 1, got {kwargs[factor]}")
         if isinstance(rule, Elements):
-            if isinstance(rule, Sigmoid) and torch.get_num_threads() > 1 and out.numel() >= _GRAIN:
-                raise ValueError(f"emulate: {name} with threads must have below {_GRAIN} elements, got {out.numel()}")
             x = self.elements(name, rule, args, kwargs, out)
         elif isinstance(rule, Sum):
             x = self.sum(rule, args[0], (*args[1:2], None)[0] or range(args[0].dim()), dtype)
@@ -190,13 +188,17 @@ class StackMode(TorchDispatchMode):
         if isinstance(rule, Power) and (not isinstance(args[0], torch.Tensor) or isinstance(args[1], torch.Tensor)):
             kinds = ", ".join(type(a).__name__ for a in args[:2])
             raise ValueError(f"emulate: {name} must be of a tensor and a number, got {kinds}")
-        if isinstance(rule, Sigmoid) and args[0].dtype != out.dtype:
+        if isinstance(rule, Stepped) and args[0].dtype != out.dtype:
             raise ValueError(f"emulate: {name} must have operands in {out.dtype}, got {args[0].dtype}")
         operands = args[:2] if len(args) == 2 else args[:1]
         common = torch.result_type(*operands) if len(operands) == 2 else out.dtype
         dtype = DTYPES.get(common, DTYPES[out.dtype])
         tensors = [a for a in operands if isinstance(a, torch.Tensor)]
         axes, run = loop_of(tensors, out)
+        if isinstance(rule, Gelu):
+            rule = gelu_for(rule, kwargs.get("approximate", "none"), tensors[0], out, run)
+        if isinstance(rule, Stepped) and rule.has_rests and torch.get_num_threads() > 1 and out.numel() >= rule.grain:
+            raise ValueError(f"emulate: {name} with threads must have below {rule.grain} elements, got {out.numel()}")
         numbers = list[Any]()
         for i, a in enumerate(operands):
             x = values(a) if isinstance(a, torch.Tensor) else np.asarray(a, np.float32)
