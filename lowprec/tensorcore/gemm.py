@@ -5,8 +5,7 @@ Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
+import math
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -19,31 +18,30 @@ from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import epilogue
-from ..scaling.quantize import Granularity, Quantized
+from ..scaling.quantize import Quantized
 from .accumulator import Accumulator
 from .catalogue import accumulators
 from .engines.chain import accumulate_f32
 from .engines.engine import Packed
-from .engines.selection import ProductPlan, plan_for, solve, solve_promoted
-from .library import GemmLibrary, SplitKReduction, gemm_libraries, sum_halves
+from .engines.selection import ProductPlan, plan_for, solve
+from .library import GemmLibrary, SplitKReduction, gemm_libraries
 from .matmul import matmul_f32
 from .operands import (
     Factor,
     as_addend,
     build_problem,
+    check_chains,
+    check_parts,
     check_quantized,
     interleave_k,
     promotion_interval,
-    slice_k,
-    slice_k_inside_scale,
     split_batch,
     strip_row_scales,
     strip_tensor_scales,
-    take_k,
 )
 from .packed import PackedB
 from .problem import Float32Matrix, canonical_nan
-from .splits import split_of
+from .splits import Cut, Parts, split_of
 
 _FLOAT32, _ONE = formats["float32"], np.float32(1)
 
@@ -226,35 +224,20 @@ def _matrix(
         else:
             order = order._replace(kept=None)  # packed for all columns, not a tile's
         for rows, columns, parts in tiles:
-            total[rows, columns] = _sum_of_parts(a[rows], b[columns], parts, order)
+            total[rows, columns] = _sum(a[rows], b[columns], tuple(parts), "float32", order)
         return _finished(total, scales, addend, factor)
-    parts, reduction, target = library.parts(k, order.split_k), library.split_k_reduction, order.target
-    if len(parts) == 1 or (reduction == "tree" and target.same_codes(_FLOAT32)):
-        total = _sum(a, b, order) if library.slices == 1 else _sum_of_parts(a, b, [(0, k)], order)
-        return _finished(total, scales, addend, factor)
-    is_sum = reduction not in ("out", "serial")
-    if is_sum or (addend is None and factor.is_one and (scales is None or all((s == 1).all() for s in scales))):
-        joined = _joined(a, b, parts, reduction, order, from_zero=not is_sum and scales is not None)
-        if joined is not None:
-            return _finished(joined, scales, addend, factor) if is_sum else round_to(joined, target, out=joined)
-    sums = _parts(a, b, parts, order)
-    if reduction in ("out", "serial"):
-        total = round_to(_finished(next(sums), scales, addend, factor), target)
-        for part in sums:
-            if reduction == "out":
-                total = _added(total, round_to(_finished(part, scales, None, factor), target))
-            else:
-                total = _finished(part, scales, total, factor)
-            round_to(total, target, out=total)
-        return total
-    if reduction == "tree":
-        rounded = (round_to(part, target) for part in sums)
-        total = sum_halves(rounded, k, library.split_tile, lambda x, y: round_to(_added(x, y), target))
-    elif reduction == "workspace":
-        total = functools.reduce(_added, (round_to(part, target) for part in sums), np.zeros((m, n), np.float32))
-    else:
-        total = functools.reduce(_added, sums)
-    return _finished(total, scales, addend, factor)
+    parts, reduction = library.parts(k, order.split_k), library.split_k_reduction
+    if len(parts) == 1 or (reduction == "tree" and order.target.same_codes(_FLOAT32)):
+        parts, reduction = [(0, k)], "float32"
+    if reduction not in ("out", "serial"):
+        return _finished(_sum(a, b, tuple(parts), reduction, order), scales, addend, factor)
+    finish = None
+    if scales is not None or addend is not None or not factor.is_one:
+        is_one = factor.is_one and (scales is None or all((s == 1).all() for s in scales))
+        one, zero = np.ones((m, n), np.float32), np.full((m, n), -0.0, np.float32)
+        finish = None if is_one else _finished(one, scales, zero, factor), addend
+    total = _sum(a, b, tuple(parts), reduction, order, finish)
+    return round_to(total, order.target, out=total)
 
 
 def _check_tiles(library: GemmLibrary, a: Quantized, b: Quantized) -> None:
@@ -268,90 +251,44 @@ def _check_tiles(library: GemmLibrary, a: Quantized, b: Quantized) -> None:
             )
 
 
-def _sum_of_parts(
-    a: Quantized, b: Quantized, parts: Sequence[tuple[int, int]], order: ProductOptions
+def _sum(
+    a: Quantized, b: Quantized, parts: Parts, reduction: SplitKReduction, order: ProductOptions,
+    finish: tuple[Float32Matrix | None, Float32Matrix | None] | None = None,
 ) -> Float32Matrix:  # fmt: skip
-    """Return the float32 sum of parts of K."""
-    if len(parts) > 1 or order.library.slices > 1:
-        joined = _joined(a, b, parts, "float32", order)
-        if joined is not None:
-            return joined
-    return functools.reduce(_added, _parts(a, b, parts, order))
-
-
-def _joined(
-    a: Quantized, b: Quantized, parts: Sequence[tuple[int, int]], reduction: SplitKReduction, order: ProductOptions,
-    from_zero: bool = False,
-) -> Float32Matrix | None:  # fmt: skip
-    """Return the result of all parts of K, or None if a single product cannot compute it.
-
-    This requires that each part, or each of its slices, is one chain, and that no scale is inside the instruction.
-    """
+    """Return the float32 sum of parts of K; with `finish`, each part has an epilogue with these factors and addend."""
     way, library, every, k = order.way, order.library, order.promote_every, a.codes.shape[1]
-    constant = all(q.granularity.columns is None or q.granularity.columns >= k for q in (a, b))
-    are_values = way.accumulator.multiplies_values and every is None
-    if not (constant and k and way.fa.has_zero and way.fb.has_zero) or way.accumulator.scale_format is not None:
-        return None
-    split = split_of(library, tuple(parts), reduction, 1 if are_values else way.step, from_zero)
-    joins = split.joins(order.target)
-    if joins is None or (every is not None and every < split.longest):
-        return None
+    accumulator, align, block = way.accumulator, 1, way.accumulator.scale_block or 1
+    are_values = every is None and accumulator.multiplies_values
+    if len(parts) > 1 or library.slices > 1:
+        check_parts(a, b, parts, library)
+    if are_values and len(parts) == 1 and library.slices == 1:
+        return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
+    spans = max(k, 1), max(k, 1)
+    if not are_values:
+        for length in {stop - start: None for start, stop in parts}:
+            check_chains(way, a, b, length or 1, every)
+        if block == 1:
+            spans = min(a.granularity.columns or k, k) or 1, min(b.granularity.columns or k, k) or 1
+        kernel = way.engine is not None and way.engine.whole and way.fa.has_zero and way.fb.has_zero
+        align = math.lcm(way.step, block) if kernel else block
+    cut = Cut(library.slices, library.slice_length, library.split_tile, library.fma_promotion, every, spans, way.step,
+              align, block)  # fmt: skip
+    factors, onto = finish or (None, None)
+    split = split_of(parts, reduction, cut, finish is not None, factors is not None)
+    joins = split.joins_to(order.target, factors, onto) if split.rounds or finish else split.joins
     if are_values:
-        x, y = (
-            replace(q, codes=split.gather(q.codes), granularity=Granularity(q.granularity.rows, None)).dequantize()
-            for q in (a, b)
-        )
+        x, y = (split.gather_values(q) for q in (a, b))
         out = np.empty((len(x), len(y)), np.float32)
         accumulate_f32(x, y, out, joins=joins)
         return out
-    p = build_problem(way, a, b, every)
-    p = p._replace(a=split.gather(p.a), b=split.gather(p.b), joins=joins)
-    return canonical_nan(solve(way, p, order.kept if split.runs is None else None))
-
-
-def _parts(
-    a: Quantized, b: Quantized, parts: Sequence[tuple[int, int]], order: ProductOptions
-) -> Iterator[Float32Matrix]:
-    """Yield the float32 sum of each part of K."""
-    if len(parts) > 1:
-        order = order._replace(kept=None)
-    for start, stop in parts:
-        qa, qb = (slice_k(q, start, stop) if len(parts) > 1 else q for q in (a, b))
-        yield _slices(qa, qb, order)
-
-
-def _slices(a: Quantized, b: Quantized, order: ProductOptions) -> Float32Matrix:
-    """Return the float32 sum of one part of K: that of its slices' chains, if the library slices K."""
-    pieces = order.library.pieces(a.codes.shape[1])
-    if len(pieces) == 1:
-        return _sum(a, b, order)
-    order = order._replace(kept=None)
-    sums = (_sum(take_k(a, piece), take_k(b, piece), order) for piece in pieces)
-    return functools.reduce(_added, sums)
-
-
-def _sum(a: Quantized, b: Quantized, order: ProductOptions) -> Float32Matrix:
-    """Return the float32 sum of the chains of one part of K, each multiplied by its scales."""
-    way, library, every, k = order.way, order.library, order.promote_every, a.codes.shape[1]
-    if every is None and way.accumulator.multiplies_values:
-        return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
-    inside = way.accumulator.scale_format is not None
-    if library.fma_promotion or every is None or every >= k or library.apply_scales_at == "end" or inside:
-        p = build_problem(way, a, b, every)
-        found = solve_promoted(way, p, every) if inside and every is not None else solve(way, p, order.kept)
-        is_canonical = way.accumulator.has_canonical_nan and found.dtype == np.float32
-        return found if is_canonical else canonical_nan(found.astype(np.float32, copy=False))
-    total = np.empty(0, np.float32)
-    for start in range(0, k, every):  # a chain from +0 times its scales, rounded, then the sum
-        qa, qb = (slice_k_inside_scale(q, start, min(start + every, k)) for q in (a, b))
-        part = solve(way, build_problem(way, qa, qb, every))
-        total = part if start == 0 else _added(total, part)
-    return canonical_nan(total)
-
-
-def _added(total: Float32Matrix, part: Float32Matrix) -> Float32Matrix:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return canonical_nan(total + part)
+    p = build_problem(way, a, b, split)
+    if block > 1 and len(joins.plan) == 1:  # a single chain: the sum has the bits of the instruction
+        p = p._replace(c=np.zeros((len(p.a), len(p.b)), accumulator.dtype))
+    else:
+        p = p._replace(joins=joins)
+    found = solve(way, p, order.kept if split.runs is None else None)
+    is_canonical = accumulator.has_canonical_nan and found.dtype == np.float32
+    return found if is_canonical else canonical_nan(found.astype(np.float32, copy=False))
 
 
 def _finished(

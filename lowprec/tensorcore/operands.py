@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from .catalogue import accumulators
 from .engines.selection import ProductPlan
 from .library import GemmLibrary
 from .problem import Float32Matrix, GemmProblem
+from .splits import Split
 
 
 def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
@@ -55,31 +57,27 @@ def instruction_codes(codes: NDArray[Any], fmt: Format, accumulator: Accumulator
     return codes if found is fmt else codes >> np.uint32(FLOAT32.mantissa_bits - TF32.mantissa_bits), found
 
 
-def build_problem(way: ProductPlan, a: Quantized, b: Quantized, promote_every: int | None) -> GemmProblem:
-    """Build the problem of two matrices: one chain if the instruction applies the scales, else a scaled sum of chains.
+def build_problem(way: ProductPlan, a: Quantized, b: Quantized, split: Split) -> GemmProblem:
+    """Build the problem of two matrices, without joins.
 
     Raises
     ------
     ValueError
-        If scales, promotion and the accumulator's groups are incompatible.
+        If scales inside the instruction are not values of its format, or their blocks are incompatible with it.
     """
     accumulator = way.accumulator
     if accumulator.scale_format is not None:
-        (x, fa, inside_a), (y, fb, inside_b) = (
-            instruction_operand("a", a, accumulator),
-            instruction_operand("b", b, accumulator),
-        )
-        if promote_every is not None and promote_every % accumulator.group_size:
-            raise ValueError(
-                f"gemm: promote_every must be a multiple of {accumulator}'s group_size, "
-                f"{accumulator.group_size}, got "
-                f"{promote_every}"
-            )
-        return GemmProblem(x, y, fa, fb, np.zeros((len(x), len(y)), accumulator.dtype), inside_a, inside_b)
+        x, fa, inside_a = instruction_operand("a", a, accumulator)
+        y, fb, inside_b = instruction_operand("b", b, accumulator)
+        inside_a, inside_b = (split.gather_blocks(s, accumulator.scale_block) for s in (inside_a, inside_b))
+        return GemmProblem(split.gather(x), split.gather(y), fa, fb, None, inside_a, inside_b)
     x, y = np.ascontiguousarray(a.codes), np.ascontiguousarray(b.codes)
     if way.fa is not a.format or way.fb is not b.format:
         (x, _), (y, _) = instruction_codes(x, a.format, accumulator), instruction_codes(y, b.format, accumulator)
-    return GemmProblem(x, y, way.fa, way.fb, None, None, None, *_blocks(way, a, b, promote_every))
+    if split.runs is not None:
+        x, y = split.gather(x), split.gather(y)
+    scales = _by_block(a, split.starts), _by_block(b, split.starts)
+    return GemmProblem(x, y, way.fa, way.fb, None, None, None, *scales)
 
 
 def instruction_operand(
@@ -199,33 +197,49 @@ def _can_rescale(accumulator: Accumulator) -> bool:
     return accumulator.has_running_sum and accumulator.output_format != FLOAT16
 
 
-def _blocks(
-    way: ProductPlan, a: Quantized, b: Quantized, promote_every: int | None
-) -> tuple[Float32Matrix, Float32Matrix, int, bool]:
-    """Return both operands' scales by block of K, the length of a block, and whether each block is a separate chain."""
-    k, step, name = a.codes.shape[1] or 1, way.step, way.accumulator.name
+def check_parts(a: Quantized, b: Quantized, parts: Sequence[tuple[int, int]], library: GemmLibrary) -> None:
+    """Raise ValueError if a part begins inside a block of scales, or if slices have several scales."""
+    for q in (a, b):
+        columns = q.granularity.columns
+        if columns is None or columns >= q.shape[1]:
+            continue
+        for start, stop in parts:
+            if start % columns:
+                raise ValueError(f"gemm: a range of K must begin at a block of {columns}, got {start}")
+            if min(library.slices, -(-(stop - start) // library.slice_length)) > 1 and columns < stop - start:
+                raise ValueError(
+                    f"gemm: scales must be constant along K if the library has slices of K, got {q.granularity}"
+                )
+
+
+def check_chains(way: ProductPlan, a: Quantized, b: Quantized, k: int, every: int | None) -> None:
+    """Raise ValueError if scales, promotion and the accumulator's groups are incompatible in a part of length k."""
+    step, accumulator = way.step, way.accumulator
+    if accumulator.scale_format is not None:
+        for name, number in (("group_size", accumulator.group_size), ("scale_block", accumulator.scale_block)):
+            if every is not None and every % number:
+                raise ValueError(
+                    f"gemm: promote_every must be a multiple of {accumulator}'s {name}, {number}, got {every}"
+                )
+        return
     extent_a, extent_b = min(a.granularity.columns or k, k), min(b.granularity.columns or k, k)
     span, widest = min(extent_a, extent_b), max(extent_a, extent_b)
-    constant, length = span >= k, promote_every
     if widest < k and widest % span:
         raise ValueError(f"gemm: blocks along K of a and b must divide each other, got {extent_a} and {extent_b}")
-    if not constant and span % step:
-        raise ValueError(f"gemm: blocks along K must be multiples of {name}'s group of {step}, got {span}")
-    if length is None:
-        if not (constant or _can_rescale(way.accumulator)):
+    if span < k and span % step:
+        raise ValueError(f"gemm: blocks along K must be multiples of {accumulator.name}'s group of {step}, got {span}")
+    if every is None:
+        if span < k and not _can_rescale(accumulator):
             raise ValueError(
-                f"gemm: promote_every must be given with {name}, as scales change every {span} along K, got None"
+                f"gemm: promote_every must be given with {accumulator.name}, as scales change every {span} along K, "
+                f"got None"
             )
-        length = span if not constant else -(-k // step) * step
-    elif length % step:
-        raise ValueError(f"gemm: promote_every must be a multiple of {name}'s group of {step}, got {length}")
-    elif not constant and span % length:
+    elif every % step:
+        raise ValueError(f"gemm: promote_every must be a multiple of {accumulator.name}'s group of {step}, got {every}")
+    elif span < k and span % every:
         raise ValueError(
-            f"gemm: promote_every must divide {span}, the length of blocks along K, got {length}{_takers(a, b, span)}"
+            f"gemm: promote_every must divide {span}, the length of blocks along K, got {every}{_takers(a, b, span)}"
         )
-    blocks = -(-k // length)
-    scale_a, scale_b = _by_block(a, length, blocks, extent_a), _by_block(b, length, blocks, extent_b)
-    return scale_a, scale_b, length, promote_every is not None
 
 
 def _takers(a: Quantized, b: Quantized, span: int) -> str:
@@ -242,17 +256,18 @@ def _takers(a: Quantized, b: Quantized, span: int) -> str:
     return f"; these accumulators take such scales inside: {', '.join(names)}" if names else ""
 
 
-def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Matrix:
-    """Return scales [blocks, rows] for blocks of `length` along K; each of the operand's own scales covers `extent`."""
-    rows, scale = len(q.codes), q.scale
+def _by_block(q: Quantized, starts: NDArray[np.int64] | None) -> Float32Matrix:
+    """Return scales [blocks, rows] for blocks that start at some k; one block if scales are constant along K."""
+    rows, scale, blocks = len(q.codes), q.scale, 1 if starts is None else len(starts)
     if scale.size == 0:
         return np.ones((blocks, rows), np.float32)
-    if scale.shape[1] != blocks or extent != length:
-        scale = scale[:, np.minimum(np.arange(blocks) * length // extent, scale.shape[1] - 1)]
+    columns = q.granularity.columns
+    if starts is not None and columns is not None and not np.array_equal(starts, np.arange(scale.shape[1]) * columns):
+        scale = scale[:, np.minimum(starts // columns, scale.shape[1] - 1)]
     laid_out = np.empty((blocks, rows), np.float32)
     if 1 < scale.shape[0] != rows:
         scale = repeat_tiles(scale, q.granularity.block((rows, q.codes.shape[1]))[0], rows, 0)
-    laid_out[...] = scale.T  # a single row of scales is broadcast
+    laid_out[...] = scale.T  # a single row or column of scales is broadcast
     return laid_out
 
 
@@ -308,18 +323,6 @@ def take_k(q: Quantized, some: NDArray[np.bool_]) -> Quantized:
         raise ValueError(f"gemm: scales must be constant along K if the library has slices of K, got {q.granularity}")
     codes = np.ascontiguousarray(q.codes[:, some])
     return replace(q, codes=codes, granularity=Granularity(q.granularity.rows, None))
-
-
-def slice_k_inside_scale(q: Quantized, start: int, stop: int) -> Quantized:
-    """Return the part of a matrix in a range of k that may begin inside a block of scales but ends at its boundary."""
-    columns = q.granularity.columns
-    if columns is None or columns >= q.shape[1] or start % columns == 0:
-        return slice_k(q, start, stop)
-    block = start // columns
-    if (stop - 1) // columns != block:
-        raise ValueError(f"gemm: a range of K must not cross blocks of {columns}, got {start} to {stop - 1}")
-    codes, scale = (np.ascontiguousarray(x) for x in (q.codes[:, start:stop], q.scale[:, block : block + 1]))
-    return replace(q, codes=codes, scale=scale, granularity=Granularity(q.granularity.rows, None))
 
 
 def interleave_k(q: Quantized, step: int) -> Quantized:

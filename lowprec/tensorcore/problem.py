@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cast.dispatch import nearest_constants
 from ..format.catalogue import Format
 from ..kernels.tensorcore import epilogue
 
@@ -15,39 +16,81 @@ Matrix = NDArray[Any]
 Places = NDArray[np.intp]
 
 
+_FLOAT32_INF = 0x7F800000
+_NO_FACTORS = np.empty((0, 0), np.float32)
+
+
 class Joins(NamedTuple):
-    """Joins of the chains of a product whose K is split, as `kernels.tensorcore.epilogue.join` executes them.
+    """Chains of a product, and how `kernels.tensorcore.epilogue.join` makes one result of their sums.
 
     Attributes
     ----------
-    plan : ndarray of int64, shape (chains, 3)
-        End of each chain along K, number of sums on the stack with it, operations that follow it.
+    plan : ndarray of int64, shape (chains, 5)
+        Fields of `kernels.tensorcore.loop.Chains`, with ends in products.
+    target : Format, optional
+        Format of the partial sums that are rounded; None: none is.
     word : ndarray of uint32, shape (11,)
-        Constants of the rounding of partial sums.
-    keeps_inf : bool
-        Whether a result is not finite if a partial sum is not.
+        Constants of that rounding; zeros if there are none.
+    fits_kernels : bool
+        Whether chains begin at multiples of an instruction's products, and the rounding has constants by which a sum
+        that is not finite remains so; otherwise, every chain is computed as a separate product.
+    factors : ndarray of float32, shape (M, N)
+        Factors of the epilogue of each part of K; empty if they are 1.
+    addend : ndarray of float32, shape (M, N), optional
+        First sum on the stack; None: +0.
     """
 
     plan: NDArray[np.int64]
-    word: NDArray[np.uint32]
-    keeps_inf: bool
+    target: Format | None = None
+    word: NDArray[np.uint32] = np.zeros(11, np.uint32)
+    fits_kernels: bool = True
+    factors: Float32Matrix = _NO_FACTORS
+    addend: Float32Matrix | None = None
+
+    def rounded_to(self, target: Format) -> Joins:
+        """Return the joins with partial sums that are rounded to a format."""
+        constants = nearest_constants(target)
+        word = self.word if constants is None else np.array(constants, np.uint32)
+        keeps = constants is not None and bool(word[7] >= _FLOAT32_INF)
+        return self._replace(target=target, word=word, fits_kernels=self.fits_kernels and keeps)
+
+    @property
+    def rescales(self) -> bool:
+        """Whether scales change within a chain."""
+        return bool((self.plan[:, 2] == epilogue.CONTINUE).any())
 
     def in_groups(self, group: int) -> NDArray[np.int64]:
         """Return the plan with ends in groups of products."""
         return np.concatenate([-(-self.plan[:, :1] // group), self.plan[:, 1:]], axis=1)
 
+    def result(self, m: int, n: int) -> Float32Matrix:
+        """Return the array for the result [m, n], with the addend if there is one."""
+        return np.empty((m, n), np.float32) if self.addend is None else self.addend.copy()
 
-NO_JOINS = Joins(np.empty((0, 3), np.int64), np.zeros(11, np.uint32), True)
+    def take(self, at: Any) -> Joins:
+        """Return the joins for a selection of the result."""
+        factors = np.ascontiguousarray(self.factors[at]) if self.factors.size else self.factors
+        return self._replace(factors=factors, addend=_some(self.addend, at))
+
+
+def one_chain(k: int) -> Joins:
+    """Return the joins of a single chain of k products."""
+    return Joins(np.array([[k, 1, epilogue.PUSH, 0, 0]]))
+
+
+def promoted_chains(k: int, length: int, operations: int = 0) -> NDArray[np.int64]:
+    """Return the plan of chains of `length` products with scales of 1, each added to the first sum on the stack."""
+    ends = np.minimum(np.arange(length, k + length, length), k)
+    plan = np.zeros((len(ends), 5), np.int64)
+    plan[:, 0], plan[:, 1], plan[:, 2], plan[:, 3] = ends, 1, epilogue.PROMOTE, operations
+    return plan
 
 
 class GemmProblem(NamedTuple):
     """Matrix product ``D = A @ B.T`` on one accumulator.
 
-    Without `scale_a` it is one chain over all of K that starts from `c`, and D has the accumulator's dtype. With
-    `scale_a`, block i spans ``k[i * length : (i + 1) * length]``, chains start from +0, and D is their scaled sum in
-    float32. If `promote`, each block is a separate chain: ``D = fma(scale_a * scale_b, chain, D)``; else one chain runs
-    through all blocks and is rescaled where scales change. With `joins`, scales are constant along K, and the scaled
-    chains of its plan are joined.
+    Without `joins` it is one chain over all of K that starts from `c`, and D has the accumulator's dtype. With `joins`,
+    chains start from +0, and D is the result of their scaled sums in float32; their scales are 1 without `scale_a`.
     """
 
     a: Matrix  # [M, K], codes of `fa`
@@ -59,8 +102,6 @@ class GemmProblem(NamedTuple):
     inside_b: Matrix | None = None  # [N, K / block]
     scale_a: Float32Matrix | None = None  # [blocks, M]
     scale_b: Float32Matrix | None = None  # [blocks, N]
-    length: int = 0
-    promote: bool = False
     joins: Joins | None = None
 
     @property
@@ -78,7 +119,7 @@ class GemmProblem(NamedTuple):
         """Return the problem for a selection of the result's rows."""
         return self._replace(
             a=self.a[rows], c=_some(self.c, rows), inside_a=_some(self.inside_a, rows),
-            scale_a=_some(self.scale_a, (slice(None), rows)),
+            scale_a=_some(self.scale_a, (slice(None), rows)), joins=self.joins and self.joins.take(rows),
         )  # fmt: skip
 
     def columns(self, columns: Places) -> GemmProblem:
@@ -86,7 +127,7 @@ class GemmProblem(NamedTuple):
         every = slice(None), columns
         return self._replace(
             b=self.b[columns], c=_some(self.c, every), inside_b=_some(self.inside_b, columns),
-            scale_b=_some(self.scale_b, every),
+            scale_b=_some(self.scale_b, every), joins=self.joins and self.joins.take(every),
         )  # fmt: skip
 
     def chain(self, start: int, stop: int, c: Matrix, block: int = 0) -> GemmProblem:

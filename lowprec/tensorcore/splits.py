@@ -7,19 +7,58 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cast.dispatch import nearest_constants
 from ..format.catalogue import Format
-from ..kernels.tensorcore.epilogue import ADD, ADD_AND_ROUND, BITS, FROM_ZERO, ROUND, gather_runs
-from .library import GemmLibrary
-from .problem import NO_JOINS, Joins
+from ..kernels.tensorcore.epilogue import (
+    ADD,
+    BITS,
+    CONTINUE,
+    FMA,
+    PROMOTE,
+    PUSH,
+    ROUND,
+    SCALE,
+    gather_runs,
+)  # fmt: skip
+from ..scaling.quantize import Granularity, Quantized
+from .problem import Float32Matrix, Joins, Matrix
 
 Parts = tuple[tuple[int, int], ...]
-_FLOAT32_INF = 0x7F800000
+
+
+class Cut(NamedTuple):
+    """How a part of K becomes chains.
+
+    Attributes
+    ----------
+    slices, slice_length, split_tile : int
+        Fields of `GemmLibrary`.
+    fuses : bool
+        Whether a promoted chain is multiplied by its scales and added with one rounding.
+    every : int, optional
+        Length of promoted chains; None: chains end where parts and slices do.
+    spans : tuple of int
+        Length in k over which the scales of A and of B are constant.
+    step, align, block : int
+        Number of products per instruction, the number of which chains begin at a multiple, and the number of products
+        with one scale inside the instruction, or 1.
+    """
+
+    slices: int
+    slice_length: int
+    split_tile: int
+    fuses: bool
+    every: int | None
+    spans: tuple[int, int]
+    step: int
+    align: int
+    block: int
 
 
 class Split(NamedTuple):
@@ -31,34 +70,27 @@ class Split(NamedTuple):
         Origin, destination and length of consecutive products, in the order of the chains; None: that of K.
     length : int
         Number of products with the zeros between chains.
-    plan : ndarray of int64, shape (chains, 3)
-        See `Joins`.
+    starts : ndarray of int64, optional
+        First k of each block of scales; None: scales are constant.
+    joins : Joins
+        Joins without rounding, factors and addend.
     rounds : bool
         Whether partial sums are rounded.
     """
 
     runs: NDArray[np.int64] | None
     length: int
-    plan: NDArray[np.int64]
+    starts: NDArray[np.int64] | None
+    joins: Joins
     rounds: bool
 
-    @property
-    def longest(self) -> int:
-        """Number of products of the longest chain, with the zeros that follow it."""
-        return int(np.diff(self.plan[:, 0], prepend=0).max())
+    def joins_to(self, target: Format, factors: Float32Matrix | None, addend: Float32Matrix | None) -> Joins:
+        """Return the joins with partial sums in a format, and the epilogue's factors and addend."""
+        joins = self.joins.rounded_to(target) if self.rounds else self.joins
+        return joins._replace(factors=joins.factors if factors is None else factors, addend=addend)
 
-    def joins(self, target: Format) -> Joins | None:
-        """Return the joins with partial sums in a format, or None if that is a table of values."""
-        if not self.rounds:
-            return Joins(self.plan, NO_JOINS.word, True)
-        constants = nearest_constants(target)
-        if constants is None:
-            return None
-        *_, over, _, _, _ = word = np.array(constants, np.uint32)
-        return Joins(self.plan, word, bool(over >= _FLOAT32_INF))
-
-    def gather(self, codes: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
-        """Return codes [R, K] in the order of the chains, with code 0 between them."""
+    def gather(self, codes: Matrix) -> Matrix:
+        """Return codes or values [R, K] in the order of the chains, with code 0 between them."""
         codes = np.ascontiguousarray(codes)
         if self.runs is None:
             return codes
@@ -69,48 +101,94 @@ class Split(NamedTuple):
         gather_runs(codes.view(word), runs, out.view(word))
         return out
 
+    def gather_values(self, q: Quantized) -> Float32Matrix:
+        """Return the values of a matrix [R, K] in the order of the chains."""
+        if q.granularity.columns is None or q.granularity.columns >= q.shape[1]:  # codes are smaller than values
+            return replace(
+                q, codes=self.gather(q.codes), granularity=Granularity(q.granularity.rows, None)
+            ).dequantize()  # fmt: skip
+        return self.gather(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize())
+
+    def gather_blocks(self, scales: Matrix | None, block: int) -> Matrix | None:
+        """Return codes of scales [R, K / block] in the order of the chains; zeros between them take any scale."""
+        if self.runs is None or scales is None:
+            return scales
+        at = np.arange(0, self.length, block)
+        origin, destination, count = self.runs[np.searchsorted(self.runs[:, 1], at, "right") - 1].T
+        return np.ascontiguousarray(scales[:, (origin + np.minimum(at - destination, count - 1)) // block])
+
 
 @functools.lru_cache(maxsize=256)
-def split_of(library: GemmLibrary, parts: Parts, reduction: str, step: int, from_zero: bool = False) -> Split:
-    """Return the chains of parts of K, which begin at multiples of `step` products, and the joins of a reduction.
+def split_of(parts: Parts, reduction: str, cut: Cut, has_epilogue: bool = False, has_factors: bool = False) -> Split:
+    """Return the chains of parts of K, and the joins of a reduction.
 
-    With `from_zero`, the epilogue of each part adds it to +0 unless it adds it to the previous result.
+    With `has_epilogue`, each part has an epilogue before it is rounded, with the addend in the first one.
     """
     runs: list[tuple[int, int, int]] = []
-    plan, top, length, rounds = [], 0, 0, False
-    joins = _joins(reduction, len(parts), parts[-1][1], library.split_tile, [FROM_ZERO] if from_zero else [])
+    plan: list[tuple[int, ...]] = []
+    starts: list[int] = []
+    length, is_constant = 0, min(cut.spans) >= parts[-1][1]
+    joins = _joins(reduction, len(parts), parts[-1][1], cut.split_tile, has_epilogue, FMA if has_factors else ADD)
+    top = int(reduction == "workspace" or has_epilogue)  # the first sum on the stack is the addend or +0
     for (start, stop), after in zip(parts, joins, strict=True):
-        across = library.slices * library.slice_length
-        origins = range(start, min(start + across, stop), library.slice_length)
-        for s, origin in enumerate(origins):
-            length = -(-length // step) * step
-            for at in range(origin, stop, across if len(origins) > 1 else stop - start):
-                count = min(library.slice_length if len(origins) > 1 else stop - start, stop - at)
-                if runs and runs[-1][0] + runs[-1][2] == at and runs[-1][1] + runs[-1][2] == length:
+        whole = max(stop - start, 1)
+        piece = cut.slice_length if cut.slices > 1 else whole
+        origins = range(start, start + min(cut.slices * piece, whole), piece)
+        for origin in origins:
+            length = first = -(-length // cut.align) * cut.align
+            for k in range(origin, stop, cut.slices * piece):
+                count = min(piece, stop - k)
+                if runs and runs[-1][0] + runs[-1][2] == k and runs[-1][1] + runs[-1][2] == length:
                     runs[-1] = *runs[-1][:2], runs[-1][2] + count
                 else:
-                    runs.append((at, length, count))
+                    runs.append((k, length, count))
                 length += count
-            operations = ([ADD] if s else []) + (after if s == len(origins) - 1 else [])
-            top += 1
-            plan.append((-(-length // step) * step, top, sum(op << BITS * i for i, op in enumerate(operations))))
-            top -= sum(op in (ADD, ADD_AND_ROUND) for op in operations)
-            rounds |= any(op in (ROUND, ADD_AND_ROUND) for op in operations)
-    plan[-1] = length, *plan[-1][1:]
-    return Split(None if len(runs) == 1 else np.array(runs), length, np.array(plan), rounds)
+            for begin, end, is_last in _chains(first, length, cut):
+                is_promoted = cut.every is not None and begin > first
+                kind = CONTINUE if cut.every is None and not is_last else PUSH
+                kind = PROMOTE if is_promoted and cut.fuses else kind
+                operations = [ADD] if is_promoted and not cut.fuses else []
+                if is_last:
+                    operations += ([ADD] if origin > start else []) + (after if origin == origins[-1] else [])
+                top += kind == PUSH
+                plan.append((end, top, kind, _packed(operations), 0 if is_constant else len(starts)))
+                starts.append(start + begin - first)
+                top -= sum(operation & ADD for operation in operations) // ADD
+    length = -(-length // cut.block) * cut.block
+    program = np.array(plan)
+    program[-1, 0] = length
+    return Split(
+        None if len(runs) <= 1 else np.array(runs), length, None if is_constant else np.array(starts),
+        Joins(program, fits_kernels=not (program[:-1, 0] % cut.step).any()),
+        any(operation & ROUND for after in joins for operation in after),
+    )  # fmt: skip
 
 
-def _joins(reduction: str, count: int, k: int, tile: int, finish: list[int]) -> list[list[int]]:
-    """Return the operations after each part."""
+def _chains(first: int, stop: int, cut: Cut) -> Iterator[tuple[int, int, bool]]:
+    """Yield the begin and the end of each chain, or of its range with constant scales, and whether it is the last."""
+    count = max(stop - first, 1)
+    length = min(*cut.spans, count) if cut.every is None else cut.every
+    for begin in range(first, first + count, length):
+        end = min(begin + length, stop)
+        yield begin, end if end < stop else -(-end // cut.align) * cut.align, end >= stop
+
+
+def _packed(operations: list[int]) -> int:
+    return sum(operation << BITS * i for i, operation in enumerate(operations))
+
+
+def _joins(reduction: str, count: int, k: int, tile: int, has_epilogue: bool, onto: int) -> list[list[int]]:
+    """Return the operations after each part; `onto` adds the epilogue's product to the previous sum."""
     if reduction == "tree":
-        return [[ROUND, *[ADD_AND_ROUND] * sums] for sums in _sums_of_halves(k, tile)]
+        return [[ROUND, *[ADD | ROUND] * sums] for sums in _sums_of_halves(k, tile)]
+    each = [SCALE | ROUND] if has_epilogue else [ROUND]
     first, later = {
         "float32": ([], [ADD]),
-        "out": ([*finish, ROUND], [*finish, ROUND, ADD_AND_ROUND]),
-        "serial": ([*finish, ROUND], [ADD_AND_ROUND]),
-        "workspace": ([ROUND, FROM_ZERO], [ROUND, ADD]),
+        "out": (each, [*each, ADD | ROUND]),
+        "serial": (each, [onto | ROUND]),
+        "workspace": ([ROUND, ADD], [ROUND, ADD]),
     }[reduction]
-    return [first, *itertools.repeat(later, count - 1)]
+    return [[onto | ROUND] if has_epilogue else first, *itertools.repeat(later, count - 1)]
 
 
 def _sums_of_halves(k: int, tile: int) -> list[int]:

@@ -102,7 +102,7 @@ def path_of(call: Any) -> tuple[set[str], int]:
 def test_the_path_of_a_product_is_short() -> None:
     x, w = (lp.quantize(normal(0, 64, 256), f"e4m3fn {granularity}") for granularity in ("1x128", "128x128"))
     files, depth = path_of(lambda: lp.gemm(x, w))
-    assert len(files) <= 10, sorted(files)
+    assert len(files) <= 11, sorted(files)
     assert depth <= 11
 
 

@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from gemms import fma
 
 import lowprec as lp
 from lowprec.oracle.splits import WRONG, split_sum, stream_cuts
@@ -57,17 +58,26 @@ def test_libraries_have_the_bits_of_fractions(library, k, split_k, fmt):
         np.testing.assert_array_equal(word(got, fmt), expected(a, b, fmt, **given, **more))
 
 
-def parts_one_by_one(a, b, library, split_k, fmt, accumulator):
-    """Return the result of a split as products of its parts, which are rounded and added in NumPy."""
+def parts_one_by_one(a, b, library, split_k, fmt, accumulator, alpha=1.0, c=None):
+    """Return the result of a split as products of its parts, which are scaled, rounded and added in NumPy."""
+    at_end, scales = library.apply_scales_at == "end", [q.scale.reshape(-1, 1) for q in (a, b)]
+    factor = (scales[0] * scales[1].T if at_end else np.float32(1)) * np.float32(alpha)
+    unit = [dataclasses.replace(q, scale=np.ones_like(q.scale)) for q in (a, b)] if at_end else (a, b)
+    one_part = library.with_(slices=1, split_k_reduction="float32", promote_every=library.promote_every)
 
     def chain(some):
-        x, y = (dataclasses.replace(q, codes=np.ascontiguousarray(q.codes[:, some])) for q in (a, b))
-        return lp.gemm(x, y, accumulator=accumulator, library="cublaslt_fast")
+        x, y = (dataclasses.replace(q, codes=np.ascontiguousarray(q.codes[:, some])) for q in unit)
+        return lp.gemm(x, y, accumulator=accumulator, library=one_part)
 
     def part(start, stop):
         ks = np.arange(start, stop)
         slices = [ks[(ks - start) // library.slice_length % library.slices == s] for s in range(library.slices)]
         return functools.reduce(np.add, (chain(some) for some in slices if some.size))
+
+    def finished(x, addend=None):
+        if alpha == 1 and addend is None and (factor == 1).all():
+            return x
+        return fma(factor, x, 0 if addend is None else addend)
 
     def halves(start, stop):
         if stop - start <= library.split_tile:
@@ -78,39 +88,57 @@ def parts_one_by_one(a, b, library, split_k, fmt, accumulator):
     k, reduction = a.codes.shape[1], library.split_k_reduction
     with np.errstate(over="ignore", invalid="ignore"):
         if reduction == "tree":
-            return halves(0, k)
+            return lp.round_to(finished(halves(0, k), c), fmt)
         sums = [part(*ends) for ends in library.parts(k, split_k)]
-        if reduction == "workspace":
-            return lp.round_to(functools.reduce(np.add, (lp.round_to(x, fmt) for x in sums)), fmt)
+        if reduction == "serial":
+            return functools.reduce(lambda total, x: lp.round_to(finished(x, total), fmt), sums, c)
         if reduction == "out":
+            sums = [lp.round_to(finished(x, None if i else c), fmt) for i, x in enumerate(sums)]
+            return functools.reduce(lambda total, x: lp.round_to(total + x, fmt), sums)
+        if reduction == "workspace":
             sums = [lp.round_to(x, fmt) for x in sums]
-        total = sums[0]
-        for x in sums[1:]:
-            total = (total if reduction == "float32" else lp.round_to(total, fmt)) + x
-        return lp.round_to(total, fmt)
+        return lp.round_to(finished(functools.reduce(np.add, sums), c), fmt)
 
 
 REDUCTIONS = [{"split_k_reduction": reduction} for reduction in get_args(SplitKReduction)]
+#: Fields of a library, granularity of the operands, alpha, and whether there is a C.
+EPILOGUES = [
+    ({"apply_scales_at": "end", "promote_every": None}, None, 1.0, False),
+    ({"apply_scales_at": "end", "promote_every": 64}, "row", -0.3, True),
+    ({"apply_scales_at": "promotion", "promote_every": 64, "fma_promotion": False}, "row", 1.0, True),
+    ({"apply_scales_at": "promotion", "promote_every": 32}, "tensor", 1.5, False),
+]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda x: f"{x[0]['apply_scales_at']}-{x[0]['promote_every']}")
 @pytest.mark.parametrize("fields", [*REDUCTIONS, {"slices": 3, "slice_length": 8}])
-@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "e4m3fn"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "e4m3fn", "nf4"])
 @pytest.mark.parametrize(
     ("accumulator", "codes"),
     [("hopper_fp8", "e4m3fn"), ("hopper_bf16", "bfloat16"), ("hopper_f16_f16", "float16"), ("float32", "bfloat16"),
      ("cdna1_bf16", "bfloat16"), ("hopper_fp8_mma", "e4m3fn")],
 )  # fmt: skip
 @pytest.mark.parametrize("k", [97, 320])
-def test_one_product_has_the_bits_of_its_parts_one_by_one(accumulator, codes, fmt, fields, k):
+def test_one_product_has_the_bits_of_its_parts_one_by_one(accumulator, codes, fmt, fields, epilogue, k):
+    more, granularity, alpha, has_c = epilogue
     rng = np.random.default_rng(3)
-    x, y = (rng.standard_normal((rows, k)) * 2.0 ** rng.integers(-4, 5, (rows, k)) for rows in (70, 9))
+    x, y = (rng.standard_normal((rows, k)) * 2.0 ** rng.integers(-4, 5, (rows, k)) for rows in (35, 9))
     x[:3] *= 2.0**20  # partial sums beyond float16 and FP8
     x[3, 7], x[4, 80], y[1, 50] = np.nan, np.inf, 0
+    c = (rng.standard_normal((35, 9)) * 100).astype(np.float32) if has_c else None
     a, b = (as_quantized(lp.round_to(z.astype(np.float32), codes), lp.formats[codes]) for z in (x, y))
-    library = lp.GemmLibrary("mine", "end", None, split_tile=24, **fields)
-    got = lp.gemm(a, b, accumulator=accumulator, library=library, split_k=3, out_format=fmt)
-    want = parts_one_by_one(a, b, library, 3, fmt, accumulator)
+    if granularity is not None:
+        a, b = (
+            dataclasses.replace(
+                q, scale=rng.uniform(0.5, 2, (1 if granularity == "tensor" else len(q.codes), 1)).astype(np.float32),
+                granularity=lp.Granularity.parse(granularity),
+            )
+            for q in (a, b)
+        )  # fmt: skip
+    library = lp.GemmLibrary("mine", split_tile=24, **fields, **more)
+    got = lp.gemm(a, b, c, accumulator=accumulator, library=library, split_k=3, out_format=fmt, alpha=alpha)
+    want = parts_one_by_one(a, b, library, 3, fmt, accumulator, alpha, c)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(np.signbit(got), np.signbit(want) & ~np.isnan(want))
     assert np.isfinite(want).any()

@@ -19,7 +19,7 @@ from ...tensorcore.engines.selection import plan_for, solve, solve_promoted
 from ...tensorcore.gemm import gemm
 from ...tensorcore.library import GemmLibrary, gemm_libraries
 from ...tensorcore.operands import instruction_codes
-from ...tensorcore.problem import GemmProblem
+from ...tensorcore.problem import GemmProblem, Joins, promoted_chains
 from .dump import GemmDump, Part, canonical
 
 Array = NDArray[Any]
@@ -248,9 +248,7 @@ def _multiplied(m: Accumulator, pair: tuple[Format, Format], p: GemmProblem, fro
         return solve(way, p)
     if not from_zero or m.dtype != np.float32 or m.scale_format is not None or every % way.step:
         return solve_promoted(way, p, every)
-    blocks = -(-k // every)  # one call for all chains, whose sums are added from +0
-    ones = [np.ones((blocks, n), np.float32) for n in (rows, columns)]
-    return solve(way, p._replace(c=None, scale_a=ones[0], scale_b=ones[1], length=every, promote=True))
+    return solve(way, p._replace(c=None, joins=Joins(promoted_chains(k, every))))  # all chains in one call
 
 
 def as_python(value: Any) -> str:

@@ -6,8 +6,10 @@ from lowprec._jit import bits32, float32_from_bits, fma32, kernel
 
 from ..cast.nearest import round_bits
 
-#: Operations of `join`, three bits each.
-BITS, ROUND, ADD, ADD_AND_ROUND, FROM_ZERO = 3, 1, 2, 3, 4
+#: Operations of `join`, three bits each: the computation, and in the lowest bit whether its result is rounded.
+BITS, ROUND, ADD, SCALE, FMA = 3, 1, 2, 4, 6
+#: Uses of a chain's sum: to continue it in units of the next scale, as a new sum, or as an addend of the last sum.
+CONTINUE, PUSH, PROMOTE = 0, 1, 2
 
 
 @kernel
@@ -73,60 +75,107 @@ def canonical_nan(x):
 
 
 @kernel
-def _round_short(x, shift, half, keep, nan):
-    """Round x as `round_bits` does for formats with float32's exponents; any NaN becomes `nan`."""
-    u = bits32(x)
-    r = np.uint32(np.uint32(np.uint32(u + half) + np.uint32(np.uint32(u >> shift) & np.uint32(1))) & keep)
-    return float32_from_bits(nan if np.uint32(u & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000) else r)
+def load_tile(x, row, end, column, width, tile, panel):
+    """Copy rows and columns of `x` to a tile of `panel` columns."""
+    for i in range(row, end):
+        source, into = x[i, column : column + width], tile[(i - row) * panel : (i - row) * panel + width]
+        for j in range(width):
+            into[j] = source[j]
 
 
 @kernel
-def join(stack, size, top, operations, word):
+def store_tile(tile, panel, row, end, column, width, x):
+    """Copy a tile to rows and columns of `x`, with canonical NaN."""
+    for i in range(row, end):
+        source, into = tile[(i - row) * panel : (i - row) * panel + width], x[i, column : column + width]
+        for j in range(width):
+            into[j] = canonical(source[j])
+
+
+@kernel
+def begin_stack(stack, levels, size, onto, factors, row, end, column, width, panel, out):
+    """Initialize the first sum of a stack with the contents of `out` or +0; return the tile of factors above the stack.
+
+    It is empty if `factors` is.
+    """
+    first, above = stack[:size], stack[levels * size : (levels + 1 if factors.size else levels) * size]
+    first[:] = np.float32(0)
+    if onto:
+        load_tile(out, row, end, column, width, first, panel)
+    if factors.size:
+        load_tile(factors, row, end, column, width, above, panel)
+    return above
+
+
+@kernel
+def is_short(word):
+    """Return whether `round_short` rounds to a format: it has float32's exponents and no additional rules."""
+    # No rule for subnormals, and the carry out of the largest number makes the result of an overflow.
+    next_above_max = word[6] + (np.int64(1) << np.uint32(word[0] & np.uint32(31)))
+    return word[2] == 1 and word[4] == 0 and word[10] == 0 and next_above_max == word[7]
+
+
+@kernel
+def round_number(x, word):
+    """Round x as `round_bits` does for a format for which `is_short` is true; a NaN must be one of the format."""
+    u = bits32(x)
+    odd = np.uint32(np.uint32(u >> np.uint32(word[0] & np.uint32(31))) & np.uint32(1))
+    return float32_from_bits(np.uint32(np.uint32(np.uint32(u + word[1]) + odd) & word[3]))
+
+
+@kernel
+def round_short(x, word):
+    """Round x as `round_bits` does for a format for which `is_short` is true; any NaN becomes the format's."""
+    return round_number(x, word) if x == x else float32_from_bits(word[8])
+
+
+@kernel
+def join(stack, size, top, operations, word, factors):
     """Apply operations to a stack of `top` tiles of `size` float32 sums.
 
-    The lowest bits of `operations` are the first operation. ``ROUND`` rounds the last tile, ``ADD`` replaces the last
-    two by their sum, ``ADD_AND_ROUND`` rounds that sum, ``FROM_ZERO`` adds +0. `word` are the constants of `round_bits`
-    as an array. A NaN of the tile may have any bits.
+    The lowest bits of `operations` are the first operation. ``ADD`` replaces the last two tiles by their sum, ``FMA``
+    by ``factors * last + previous``; ``SCALE`` computes ``factors * last + 0``, with factors of 1 if there are none.
+    ``ROUND``, alone or with one of these, rounds the result by `word`, the constants of `round_bits` as an array. A NaN
+    may have any bits.
     """
-    constants = (
+    w = (
         word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7], word[8], word[9], word[10]
     )  # fmt: skip
-    shift, half, keep, nan = np.uint32(word[0] & np.uint32(31)), word[1], word[3], word[8]
-    # No rule for subnormals, and the carry out of the largest number makes the result of an overflow.
-    short = word[2] == 1 and word[4] == 0 and word[10] == 0 and word[6] + (np.int64(1) << shift) == word[7]
+    short = is_short(word)
     while operations:
-        operation = operations & 7
+        operation, rounds = operations & 6, operations & ROUND
+        both = short and operations & 63 == ROUND | (ADD | ROUND) << BITS
+        if both:
+            operation, operations = ADD, operations >> BITS
         x = stack[(top - 1) * size : top * size]
-        if operation == FROM_ZERO:
+        top -= (operation & ADD) // ADD
+        total = stack[(top - 1) * size : top * size]
+        if both:  # in one pass; the previous sum is rounded, too, so that a NaN is one of the format
             for j in range(size):
-                x[j] = canonical(x[j] + np.float32(0))
-        elif operation == ROUND:
-            if short and (operations >> BITS) & 7 == ADD_AND_ROUND:  # both in one pass
-                operations >>= BITS
-                top -= 1
-                total = stack[(top - 1) * size : top * size]
-                for j in range(size):
-                    total[j] = _round_short(
-                        total[j] + _round_short(x[j], shift, half, keep, nan), shift, half, keep, nan
-                    )
-            elif short:
-                for j in range(size):
-                    x[j] = _round_short(x[j], shift, half, keep, nan)
-            else:
-                for j in range(size):
-                    x[j] = float32_from_bits(round_bits(bits32(canonical(x[j])), constants))
-        else:
-            top -= 1
-            total = stack[(top - 1) * size : top * size]
-            if operation == ADD:
-                for j in range(size):
-                    total[j] = canonical(total[j] + x[j])
-            elif short:
-                for j in range(size):
-                    total[j] = _round_short(total[j] + x[j], shift, half, keep, nan)
-            else:
-                for j in range(size):
-                    total[j] = float32_from_bits(round_bits(bits32(canonical(total[j] + x[j])), constants))
+                total[j] = round_number(total[j] + round_short(x[j], w), w)
+            rounds = 0
+        elif operation == ADD and rounds and short:
+            for j in range(size):
+                total[j] = round_short(total[j] + x[j], w)
+            rounds = 0
+        elif operation == ADD:
+            for j in range(size):
+                total[j] = total[j] + x[j]
+        elif operation == FMA:
+            for j in range(size):
+                total[j] = fma32(factors[j], x[j], total[j])
+        elif operation == SCALE and factors.size:
+            for j in range(size):
+                total[j] = fma32(factors[j], x[j], np.float32(0))
+        elif operation == SCALE:
+            for j in range(size):
+                total[j] = x[j] + np.float32(0)
+        if rounds and short:
+            for j in range(size):
+                total[j] = round_short(total[j], w)
+        elif rounds:
+            for j in range(size):
+                total[j] = float32_from_bits(round_bits(bits32(canonical(total[j])), w))
         operations >>= BITS
 
 

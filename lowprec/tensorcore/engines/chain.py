@@ -16,6 +16,7 @@ from ...kernels.tensorcore.reference.exact import sequential64
 from ..accumulator import FLOAT32
 from ..problem import Float32Matrix, GemmProblem, Joins, Matrix
 from .engine import Engine, PartialResult, find_nonfinite, products_fit_float32
+from .reference import begin_stack, join
 
 _WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microseconds, several times the cost of waking it
 _ROWS_AT_ONCE = 512
@@ -29,11 +30,16 @@ def accumulate_f32(
 
     x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants` from
     `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; the contents of `out` are
-    then ignored. With `joins`, the sums of its chains are joined, and `out` is overwritten.
+    then ignored. With `joins`, the sums of its chains are joined onto its addend, and `out` is overwritten.
     """
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n) or (k == 0 and constants is None):
         return
+    if joins is not None:
+        if joins.target is not None and not joins.word.any():
+            out[...] = _joined_one_by_one(x, y, joins)
+            return
+        out[...] = 0 if joins.addend is None else joins.addend
     panels = scratch("b32", -(-n // COLUMNS) * COLUMNS * k, np.float32)
     if y.flags.c_contiguous:
         kernels.pack_panels(y, panels)
@@ -47,13 +53,29 @@ def accumulate_f32(
         else:
             kernels.pack_quads_transposed(x.T, first, stop, quads)
         if joins is not None:
-            kernels.gemm_packed_joined(quads, panels, k, joins.plan, joins.word, out[first:stop], 0, stop - first)
+            factors = joins.factors[first:stop]
+            kernels.gemm_packed_joined(
+                quads, panels, k, joins.plan, joins.word, 1, factors, out[first:stop], 0, stop - first
+            )
         elif constants is None:
             kernels.gemm_packed(quads, panels, k, out[first:stop], 0, stop - first)
         else:
             kernels.gemm_packed_rounded(quads, panels, k, constants, out[first:stop], 0, stop - first)
 
     parallel_over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
+
+
+def _joined_one_by_one(x: Float32Matrix, y: Float32Matrix, joins: Joins) -> Float32Matrix:
+    """Return the joined sums of chains, each computed as a product."""
+    stack, first = begin_stack(joins, len(x), len(y)), 0
+    for end, top, _, operations, _ in joins.plan.tolist():
+        stack[top - 1] = 0
+        a, b = (np.ascontiguousarray(z[:, first:end]) for z in (x, y))
+        accumulate_f32(a, b, stack[top - 1])
+        join(stack, top, operations, joins)
+        first = end
+    found: Float32Matrix = stack[0]
+    return found
 
 
 def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from ...kernels.tensorcore.float32_lanes import pack, product
 from ...kernels.tensorcore.float32_lanes.pack import Signed
 from ...kernels.tensorcore.reference import aligned
 from ..accumulator import FLOAT16, FP22, AlignedSum
-from ..problem import NO_JOINS, Float32Matrix, GemmProblem, Matrix, Places
+from ..problem import Float32Matrix, GemmProblem, Matrix, Places, one_chain
 from .engine import NO_PLACES, Engine, PartialResult, Trial
 
 _WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microseconds, several times the cost of waking it
@@ -102,14 +102,12 @@ class Float32Lanes(Engine):
             panels, columns = self._panels(b, scratch), special_b.rows(b)
         lay_out, panels = int(panels is None), panels or self._room(b, scratch)
         groups = -(-k // group) or 1
-        scale_a, scale_b, block = p.scale_a, p.scale_b, p.length // group
+        scale_a, scale_b, joins = p.scale_a, p.scale_b, p.joins or one_chain(k)
         if scale_a is None or scale_b is None:
-            scale_a, scale_b, block = np.ones((1, m), np.float32), np.ones((1, n), np.float32), groups
-        out = np.empty((m, n), np.float32)
+            scale_a, scale_b = np.ones((1, m), np.float32), np.ones((1, n), np.float32)
+        out, onto, plan = joins.result(m, n), int(joins.addend is not None), joins.in_groups(group)
         addend, use_c = (out, 0) if c is None else (c, 1)  # a single dtype, because each dtype compiles a kernel
-        promote, (kernel, numbers, counts) = 3 if p.joins else int(p.promote), self._kernel
-        plan = p.joins.in_groups(group) if p.joins else NO_JOINS.plan
-        word = (p.joins or NO_JOINS).word
+        kernel, numbers, counts = self._kernel
         largest: list[tuple[int, int]] = []
 
         def some_rows(first: int, stop: int) -> None:
@@ -117,9 +115,9 @@ class Float32Lanes(Engine):
             room = quads * group + pack.SLACK
             scale = scale_a if stop - first == m else np.ascontiguousarray(scale_a[:, first:stop])
             largest.append(kernel(
-                a[first:stop], b, lay_out, *numbers, block, promote, use_c, scratch("a_values", room, np.float32),
+                a[first:stop], b, lay_out, *numbers, onto, use_c, scratch("a_values", room, np.float32),
                 scratch("a_exponents", room, np.uint32), scratch("a_signs", quads if counts else 0, np.uint32), *panels,
-                scale, scale_b, plan, word, addend[first:stop], out[first:stop],
+                scale, scale_b, plan, joins.word, joins.factors[first:stop], addend[first:stop], out[first:stop],
             ))  # fmt: skip
 
         parallel_over_rows(some_rows, m, n * k, _WORK, at_once)
@@ -128,7 +126,7 @@ class Float32Lanes(Engine):
             columns = special_b.rows(b, largest[0][1])
         if c is not None:
             rows = np.union1d(rows, _outside_limits(c, self.limits, self.accumulator.fraction_bits))
-        if len(scale_a) > 1 and not promote:
+        if joins.rescales:
             rows = np.union1d(rows, _far_apart(scale_a, self.limits))
             columns = np.union1d(columns, _far_apart(scale_b, self.limits))
         return PartialResult(out, rows, columns)

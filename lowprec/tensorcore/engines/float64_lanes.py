@@ -19,11 +19,12 @@ from ..._threads import Allocate, aligned_empty, parallel_over_rows, scratch
 from ...cast.constants import decode_constants
 from ...format.catalogue import Format
 from ...kernels.cast.nearest import decode32
+from ...kernels.tensorcore.epilogue import ROUND
 from ...kernels.tensorcore.float64_lanes import pack, tile
 from ...kernels.tensorcore.float64_lanes.sums import COLUMNS, MAX_FRACTION_BITS, ROWS
 from ...kernels.tensorcore.loop import Chains, Operand, Sums
 from ..accumulator import FLOAT16, FLOAT32, AlignedSum
-from ..problem import NO_JOINS, Float32Matrix, GemmProblem, Matrix
+from ..problem import Float32Matrix, GemmProblem, Joins, Matrix, one_chain, promoted_chains
 from .engine import Engine, PartialResult, Trial, find_nonfinite
 
 NO_ZERO_EXPONENT = -600  # below that of every product of two operands and two scales with 8 exponent bits
@@ -114,34 +115,32 @@ class Panels(Engine):
 
     def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
         """Run the kernel; non-finite results are outside its limits."""
-        out = np.empty(p.shape[:2], np.float32)
+        out = np.empty(p.shape[:2], np.float32) if p.joins is None else p.joins.result(*p.shape[:2])
         start = None
         if p.c is not None and p.c.view(f"uint{8 * p.c.itemsize}").any():
             with np.errstate(invalid="ignore"):  # signalling NaNs
                 start = p.c.astype(np.float32)
         self._add(p._replace(c=start), out, parts)
-        result = out.astype(self.accumulator.dtype, copy=False) if p.scale_a is None else out
+        result = out.astype(self.accumulator.dtype, copy=False) if p.joins is None else out
         return PartialResult(result, *find_nonfinite(out))
 
-    def _add(self, p: GemmProblem, out: Float32Matrix, parts: Iterable[Panel] | None, onto: int = 0) -> None:
-        """Compute a product with float32 C; with `onto`, add its promoted chains to `out`, in the dtype of the sums."""
+    def _add(self, p: GemmProblem, out: Float32Matrix, parts: Iterable[Panel] | None) -> None:
+        """Compute a product with float32 C, or with joins and `out` as the first sum."""
+        joins = p.joins or one_chain(p.shape[2])
         for panel in parts or self.panels(p.b, p.fb, p.inside_b):
-            self._some_columns(p, panel, out, onto)
+            self._some_columns(p, joins, panel, out)
 
-    def _some_columns(self, p: GemmProblem, panel: Panel, out: Float32Matrix, onto: int) -> None:
+    def _some_columns(self, p: GemmProblem, joins: Joins, panel: Panel, out: Float32Matrix) -> None:
         a, (m, n, k), sums, scale_a, scale_b = self.sums, p.shape, self.sums, p.scale_a, p.scale_b
         groups, first, last = -(-max(k, 1) // a.group_size), panel.first, panel.first + panel.columns
-        block = p.length // a.group_size
         if scale_a is None or scale_b is None:
-            scale_a, scale_b, block = np.ones((1, m), np.float32), np.ones((1, n), np.float32), groups
+            scale_a, scale_b = np.ones((1, m), np.float32), np.ones((1, n), np.float32)
         lowest = NO_ZERO_EXPONENT if a.zero_exponent is None else a.zero_exponent
         numbers = Sums(a.group_size, a.fraction_bits, a.output_bits, lowest)
         halves = a.output_format == FLOAT16
-        promote = 3 if p.joins else int(p.promote) + int(bool(onto) and halves)
-        plan = p.joins.in_groups(a.group_size) if p.joins else NO_JOINS.plan
-        word = (p.joins or NO_JOINS).word
-        chains = Chains(groups, block, promote, onto, int(p.c is not None), first, panel.columns, plan, word)
-        addend, usual = out if p.c is None else p.c, p.promote or scale_a.shape[0] == 1
+        plan, onto = joins.in_groups(a.group_size), int(joins.addend is not None)
+        chains = Chains(groups, plan, joins.word, onto, int(p.c is not None), first, panel.columns)
+        addend, usual = out if p.c is None else p.c, not joins.rescales
 
         def some_rows(start: int, stop: int) -> None:
             rows = slice(start, stop)
@@ -151,7 +150,9 @@ class Panels(Engine):
                 normal = extent.is_normal(panel.extent, sums.fraction_bits, self._GROWTH * k)
                 result = "normal" if normal else result
             scale = np.ascontiguousarray(scale_a[:, rows])
-            self.form.kernels[result](left, panel.packed, numbers, chains, scale, scale_b, addend[rows], out[rows])
+            self.form.kernels[result](
+                left, panel.packed, numbers, chains, scale, scale_b, joins.factors[rows], addend[rows], out[rows]
+            )  # fmt: skip
 
         parallel_over_rows(some_rows, m, n * k, self._WORTH, _ROWS_AT_ONCE)
 
@@ -305,9 +306,9 @@ class SplitF16InFloat64Lanes(Float64Lanes):
         """Run the kernel on promoted chains; non-finite results are outside its limits."""
         step = self.accumulator.step()
         x, y = (self.accumulator.as_halves(codes, fmt) for codes, fmt in ((p.a, p.fa), (p.b, p.fb)))
-        scale_a, scale_b = (np.ones((x.shape[1] // step, len(side)), np.float32) for side in (x, y))
         with np.errstate(invalid="ignore"):  # signalling NaNs
             out = p.start.astype(np.float32) + np.float32(0)
-        chains = GemmProblem(x, y, FLOAT16, FLOAT16, None, None, None, scale_a, scale_b, step, promote=True)
-        self._add(chains, out, None, onto=1)
+        operations = ROUND if self.sums.output_format == FLOAT16 else 0
+        joins = Joins(promoted_chains(x.shape[1], step, operations), addend=out).rounded_to(FLOAT16)
+        self._add(GemmProblem(x, y, FLOAT16, FLOAT16, joins=joins), out, None)
         return PartialResult(out.astype(self.accumulator.dtype, copy=False), *find_nonfinite(out))

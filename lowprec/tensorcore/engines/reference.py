@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _threads
+from ...cast.casts import round_to
 from ...format.catalogue import Format
 from ...kernels.tensorcore import epilogue
 from ...kernels.tensorcore.reference import aligned
@@ -25,45 +26,50 @@ Chain = Callable[[GemmProblem], Matrix]
 
 def solve(accumulator: Accumulator, p: GemmProblem) -> Matrix:
     """Compute a product with the accumulator's reference only."""
-    return accumulator.reference(p) if p.scale_a is None else solve_by_block(accumulator, p, accumulator.reference)
+    return accumulator.reference(p) if p.joins is None else solve_joined(accumulator, p, p.joins, accumulator.reference)
 
 
-def solve_by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Float32Matrix:
-    """Return the scaled sum of the blocks' chains, each computed by `chain`."""
-    assert p.scale_a is not None
-    assert p.scale_b is not None
-    result = np.zeros(p.shape[:2], np.float32)
-    if p.joins is not None:
-        return _solve_joined(accumulator, p, p.joins, chain)
-    state: Matrix = np.zeros(result.shape, accumulator.dtype)
-    for i, (sa, sb) in enumerate(zip(p.scale_a, p.scale_b, strict=True)):
-        if p.promote:
-            state[...] = 0
-        elif i:
-            epilogue.rescale(state, p.scale_a[i - 1], p.scale_b[i - 1], sa, sb, accumulator.output_bits)
-        state = chain(p.chain(i * p.length, (i + 1) * p.length, state))
-        if p.promote or i == len(p.scale_a) - 1:
-            epilogue.promote(state.astype(np.float32, copy=False), sa, sb, result)
-    return canonical_nan(result)
-
-
-def _solve_joined(accumulator: Accumulator, p: GemmProblem, joins: Joins, chain: Chain) -> Float32Matrix:
-    """Return the sum of a problem whose K is split."""
-    assert p.scale_a is not None
-    assert p.scale_b is not None
+def solve_joined(accumulator: Accumulator, p: GemmProblem, joins: Joins, chain: Chain) -> Float32Matrix:
+    """Return the result of several chains, each computed by `chain`."""
     m, n, _ = p.shape
-    stack: Float32Matrix = np.empty((joins.plan[:, 1].max(), m, n), np.float32)
-    first = 0
-    for end, top, operations in joins.plan.tolist():
-        last = stack[top - 1]
-        last[...] = 0
-        part = chain(p.chain(first, end, np.zeros((m, n), accumulator.dtype)))
-        epilogue.promote(part.astype(np.float32, copy=False), p.scale_a[0], p.scale_b[0], last)
-        epilogue.canonical_nan(last)
-        epilogue.join(stack.reshape(-1), m * n, top, operations, joins.word)
-        first = end
-    result: Float32Matrix = stack[0]
-    return result
+    stack = begin_stack(joins, m, n)
+    state: Matrix = np.zeros((m, n), accumulator.dtype)
+    first, before = 0, None  # block of scales of the running sum, while a chain continues
+    for end, top, push, operations, block in joins.plan.tolist():
+        if before is None:
+            state[...] = 0
+        elif p.scale_a is not None and p.scale_b is not None:
+            scales = p.scale_a[before], p.scale_b[before], p.scale_a[block], p.scale_b[block]
+            epilogue.rescale(state, *scales, accumulator.output_bits)
+        state = chain(p.chain(first, end, state, accumulator.scale_block))
+        first, before = end, block if push == epilogue.CONTINUE else None
+        if before is None:
+            part, last = state.astype(np.float32, copy=False), stack[top - 1]
+            last[...] = last if push == epilogue.PROMOTE else 0
+            if p.scale_a is not None and p.scale_b is not None:
+                epilogue.promote(part, p.scale_a[block], p.scale_b[block], last)
+            else:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    last += part
+            join(stack, top, operations, joins)
+    return canonical_nan(stack[0])
+
+
+def begin_stack(joins: Joins, m: int, n: int) -> Float32Matrix:
+    """Return the stack of sums [levels, m, n] before the first chain."""
+    stack = np.zeros((joins.plan[:, 1].max(), m, n), np.float32)
+    stack[0] = 0 if joins.addend is None else joins.addend
+    return stack
+
+
+def join(stack: Float32Matrix, top: int, operations: int, joins: Joins) -> None:
+    """Apply operations to the last of `top` sums on a stack [levels, M, N], as `kernels.tensorcore.epilogue.join`."""
+    while operations:
+        epilogue.join(stack.reshape(-1), stack[0].size, top, operations & 6, joins.word, joins.factors.reshape(-1))
+        top -= (operations & epilogue.ADD) // epilogue.ADD
+        if operations & epilogue.ROUND and joins.target is not None:
+            round_to(stack[top - 1], joins.target, out=stack[top - 1])
+        operations >>= epilogue.BITS
 
 
 def solve_promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain) -> Matrix:

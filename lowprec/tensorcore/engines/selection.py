@@ -190,8 +190,8 @@ def solve(way: ProductPlan, p: GemmProblem, packed: Packed | None = None) -> Mat
     # Without products there is no group to loop over, but a group of zeros may change C: the reference decides.
     if engine is None or not p.a.shape[1]:
         return reference.solve(accumulator, p)
-    if p.scale_a is not None and not (engine.whole and (p.joins is None or p.joins.keeps_inf)):
-        return reference.solve_by_block(accumulator, p, functools.partial(solve, way))
+    if p.joins is not None and not (engine.whole and p.joins.fits_kernels):
+        return reference.solve_joined(accumulator, p, p.joins, functools.partial(solve, way))
     parts = packed.parts if packed is not None and packed.engine == engine else None
     out, rows, columns = engine.run(p, parts)
     if rows.size:

@@ -11,12 +11,12 @@ from lowprec._jit import bits32, cpu_features, float32_from_bits, fma32, kernel
 
 from ...cast.nearest import round_bits
 from ...vectors import aligned_f32
-from ..epilogue import canonical, join
+from ..epilogue import begin_stack, canonical, join, store_tile
 from .tile import COLUMNS, make_f32_tile
 
 DEPTH = 128  # k per pass: that slice of 64 columns stays in the L1 cache while rows sweep over it
 BATCH = 128  # rows per sweep, with their sums in memory
-JOINED = 32  # these rows if K is split: partial sums of several parts stay in the caches
+JOINED = 64  # these rows if K is split: partial sums of several parts stay in the caches
 
 # 32 vector registers hold 4 rows x 64 columns; with fewer or narrower registers, 16 columns at a time.
 tile = make_f32_tile(16, 4) if "avx512f" in cpu_features() else make_f32_tile(8, 2)
@@ -188,27 +188,25 @@ def gemm_packed_rounded(quads, panels, k, constants, out, start, stop):
 
 
 @kernel
-def gemm_packed_joined(quads, panels, k, plan, word, out, start, stop):
+def gemm_packed_joined(quads, panels, k, plan, word, onto, factors, out, start, stop):
     """Write rows `start` (a multiple of 4) to `stop` of a product; `epilogue.join` joins its chains.
 
-    Row i of `plan` has the end of chain i, the number of sums on the stack with it, and the operations that follow.
-    `out` [M, N] need not be initialized.
+    Row i of `plan` has the end of chain i, the number of sums on the stack with it, ``PUSH``, and the operations that
+    follow. With `onto`, the first sum on the stack is the contents of `out`.
     """
-    n, size = out.shape[1], JOINED * COLUMNS
-    stack = aligned_f32(plan[:, 1].max() * size)
+    n, size, levels = out.shape[1], JOINED * COLUMNS, plan[:, 1].max()
+    stack = aligned_f32((levels + 1 if factors.size else levels) * size)
     for j0 in range(0, n, COLUMNS):
         width = min(COLUMNS, n - j0)
         for r0 in range(start, stop, JOINED):
             r1, first = min(r0 + JOINED, stop), 0
             used = (r1 - r0 + 3) // 4 * 4 * COLUMNS
+            above = begin_stack(stack, levels, used, onto, factors, r0, r1, j0, width, COLUMNS, out)
             for i in range(plan.shape[0]):
                 end, top = plan[i, 0], plan[i, 1]
                 state = stack[(top - 1) * used : top * used]
                 state[:] = np.float32(0)
                 _chains(quads, panels, k, first, end, r0, r1, j0, width, state)
-                join(stack, used, top, plan[i, 2], word)
+                join(stack, used, top, plan[i, 3], word, above)
                 first = end
-            for i in range(r0, r1):
-                row, sums = out[i, j0 : j0 + width], stack[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
-                for j in range(width):
-                    row[j] = canonical(sums[j])
+            store_tile(stack, COLUMNS, r0, r1, j0, width, out)

@@ -24,8 +24,8 @@ gemm = None  # placeholder that `variant` replaces
 
 
 def _product(
-    a, b, lay_out, reading_a, reading_b, factor, group, fraction_bits, keep, block, promote, use_c,
-    a_values, a_exponents, a_signs, b_values, b_exponents, b_signs, scale_a, scale_b, plan, word, c, out,
+    a, b, lay_out, reading_a, reading_b, factor, group, fraction_bits, keep, onto, use_c,
+    a_values, a_exponents, a_signs, b_values, b_exponents, b_signs, scale_a, scale_b, plan, word, factors, c, out,
 ):  # fmt: skip
     """Compute ``D = A @ B.T`` of codes [M, K] and [N, K]; return the largest code of A, and of B, without its sign.
 
@@ -39,11 +39,11 @@ def _product(
         `pack.Reading` of both formats, as arrays.
     factor : float
         Factor of B's values, a float32.
-    group, fraction_bits, keep, block, promote, use_c
+    group, fraction_bits, keep, onto, use_c
         Fields of `loop.Sums` and `loop.Chains`.
     a_values, a_exponents, a_signs, b_values, b_exponents, b_signs
         Buffers for both operands as packed by `pack`.
-    scale_a, scale_b, plan, word, c, out
+    scale_a, scale_b, plan, word, factors, c, out
         Arguments of the loop of `loop`.
     """
     n, k = out.shape[1], a.shape[1]
@@ -54,8 +54,8 @@ def _product(
     if lay_out:
         pack_panels(b, group, groups * group, reading_b, np.float32(factor), panels, 0, n)
         largest_b = largest_magnitude(b, reading_b)
-    sums, chains = Sums(group, fraction_bits, keep, 0), Chains(groups, block, promote, 0, use_c, 0, n, plan, word)
-    gemm(rows, panels, sums, chains, scale_a, scale_b, c, out)
+    sums, chains = Sums(group, fraction_bits, keep, 0), Chains(groups, plan, word, onto, use_c, 0, n)
+    gemm(rows, panels, sums, chains, scale_a, scale_b, factors, c, out)
     return largest_a, largest_b
 
 
