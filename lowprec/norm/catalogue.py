@@ -17,6 +17,8 @@ from .sums import ColumnSum, TorchColumnSum, Welford
 norms: Registry[Norm] = Registry("norm", Norm)
 """Catalogue of norms and softmax functions: ``norms[name](x, weight, bias)``."""
 
+#: Neither the bits of special functions nor the compiler's choice of fused multiply-adds are published.
+_FROM_SOURCE = "from source, not verified on a GPU"
 _HALF: tuple[FormatName, ...] = ("bfloat16", "float16")
 _torch = functools.partial(Norm, validated_against="PyTorch 2.13, CPU with AVX-512, one thread")
 _lanes = functools.partial(Lanes, join="halving", rest_in_lanes=True, fma=True, rounds_whole=True)
@@ -58,6 +60,7 @@ _RMS_NORM = "r = 1 / sqrt(sum(x * x) / n + eps)"
 _RMS_NORM_GRADIENT = """
     dx = g * r + -0.5 * sum(g * x) * (r * r * r) / n * (2 * x)
 """
+_CUDA_EXP, _CUDA_LOG = ("exp", Approximate("exp", 2)), ("log", Approximate("log", 1))  # expf and logf of CUDA
 _RSQRT = ("rsqrt", Approximate("rsqrt", 2))  # rsqrtf of CUDA, rsqrt.approx.f32
 _SQRT = ("sqrt", Approximate("sqrt", 2))  # sqrt.approx.f32
 _NEAR = ("near", Approximate("identity", 2))  # quotients of Triton: div.full.f32
@@ -65,6 +68,15 @@ _reduce = orders["torch_cuda_reduce"]
 _REDUCE = tuple(
     (rows, _reduce.with_(name=_reduce.name, launches=torch_cuda_launches(rows))) for rows in (1, 2, 4, 8, 16)
 )
+# A warp adds up to 2,048 elements of a row, or up to 1,024 in the gradient. There, lanes without an element add +0,
+# which the order omits: it matters only if all terms are -0.
+_WARP, _BLOCK = (1, 2048, 1, 32, 1), (2049, 9216, 1, 1024, 1)
+_cuda_softmax = functools.partial(
+    Norm, order=Threads("torch_cuda_softmax", (_WARP, _BLOCK), warps="butterfly"),
+    backward_order=Threads("torch_cuda_softmax", ((1, 1024, 1, 32, 1),)),
+    source="PyTorch 2.13, aten/src/ATen/native/cuda/PersistentSoftmax.cuh and SoftMax.cu: softmax_warp_forward, "
+    f"softmax_warp_backward, cunn_SoftMaxForwardReg; {_FROM_SOURCE}",
+)  # fmt: skip
 _triton = functools.partial(Threads, "triton", inside="pairwise", warps="butterfly")
 
 
@@ -73,11 +85,11 @@ def _gpu(suffix: str, width: int, dtypes: tuple[FormatName, ...]) -> list[Norm]:
 
     def norm(
         name: str, source: str, formulas: str, order: OrderRule, *functions: tuple[str, Approximate],
+        backward: str = "", backward_order: OrderRule | None = None,
         row_orders: tuple[tuple[int, OrderRule], ...] = (),
     ) -> Norm:  # fmt: skip
-        source = f"{source}; from source, not verified on a GPU"
-        return Norm(f"{name}{suffix}", formulas, order=order, row_orders=row_orders, functions=functions,
-                    dtypes=dtypes, source=source)  # fmt: skip
+        return Norm(f"{name}{suffix}", formulas, backward, order=order, row_orders=row_orders, functions=functions,
+                    backward_order=backward_order, dtypes=dtypes, source=f"{source}; {_FROM_SOURCE}")  # fmt: skip
 
     vectors = [vector for vector in (8, 4, 2, 1) if vector <= width]  # the widest that divides a row
     blocks = [(1 << k, 128 << (k >= 11) + (k >= 13) + (k >= 15)) for k in range(7, 17)]  # the next power of two
@@ -88,19 +100,28 @@ def _gpu(suffix: str, width: int, dtypes: tuple[FormatName, ...]) -> list[Norm]:
         )
         for threads in (1024, 256)
     )
+    te = Threads("te", ((2049, 4095, 1, 128, width),), from_zero=True, fma=True)
     return [
         norm("vllm_rms_norm", "vLLM of 2026, csrc/libtorch_stable/layernorm_kernels.cu",
              "y = x * rsqrt(dot(x, x) / n + eps) * weight", few, _RSQRT, row_orders=((256, many),)),
         norm("liger_rms_norm", "Liger-Kernel of 2026, ops/rms_norm.py, casting mode llama, a program per row",
              "r = rsqrt(near(dot(x, x) / n) + eps)\ny = round(x * r) * (0 + weight)",
-             _triton(launches, fma=True), _NEAR, _RSQRT),
+             _triton(launches, fma=True), _NEAR, _RSQRT,
+             backward="""
+                 m = round(dy * (0 + weight))
+                 dx = fma(r, m, r * (-near(1 / n) * r * r * dot(m, x) * x))
+             """),
         norm("batch_invariant_rms_norm", "vLLM of 2026, batch_invariant.py, which extends batch_invariant_ops",
              "r = near(1 / sqrt(near(sum(x * x) / n) + eps))\ny = x * r * weight",
              _triton(((16, MOST, 16, 128, width),), block=1024), _NEAR, _SQRT),
         norm("te_rms_norm", "TransformerEngine of 2026, rmsnorm_fwd_kernels.cuh, the general kernel of four warps",
              "r = rsqrt(fma(dot(x, x), 1 / n, eps))\ny = weight * (r * x)",
-             Threads("te", ((2049, 4095, 1, 128, width), (4097, 8191, 1, 128, width)), from_zero=True, fma=True),
-             _RSQRT),
+             te.with_(name="te", launches=(*te.launches, (4097, 8191, 1, 128, width))), _RSQRT,
+             backward="""
+                 g = (0 + weight) * dy
+                 z = r * x
+                 dx = r * fma(-dot(g, z) * (1 / n), z, g)
+             """, backward_order=te),
     ]  # fmt: skip
 
 
@@ -133,9 +154,16 @@ for _norm in (
                dtypes=(dtype,), source=_LAYER_NORM)
         for dtype, fuses_rest in _FUSES_REST.items()
     ),
-    Norm("llama_rms_norm_cuda", "y = weight * round(x * rsqrt(sum(x * x) * (1 / n) + eps))", functions=(_RSQRT,),
-         order=_REDUCE[0][1], row_orders=_REDUCE[1:],
-         source="transformers, modeling_llama.py: LlamaRMSNorm; from source, not verified on a GPU"),
+    Norm("llama_rms_norm_cuda", "r = rsqrt(sum(x * x) * (1 / n) + eps)\ny = weight * round(x * r)",
+         """
+         g = round(dy * weight)
+         dx = g * r + -0.5 * sum(g * x) * (r * r * r) * (1 / n) * (2 * x)
+         """, functions=(_RSQRT,), order=_REDUCE[0][1], row_orders=_REDUCE[1:],
+         source=f"transformers, modeling_llama.py: LlamaRMSNorm; {_FROM_SOURCE}"),
+    _cuda_softmax("torch_cuda_softmax", "e = exp(x - max(x))\ny = e / sum(e)",
+                  "p = round(dy * y)\ndx = fma(-y, sum(p), p)", functions=(_CUDA_EXP,)),
+    _cuda_softmax("torch_cuda_log_softmax", "m = max(x)\ny = x - m - log(sum(exp(x - m)))", _LOG_SOFTMAX_GRADIENT,
+                  functions=(_CUDA_EXP, _CUDA_LOG)),
     *_gpu("", 4, ("float32",)), *_gpu("_16", 8, _HALF),
 ):  # fmt: skip
     norms.register(_norm.name, _norm)

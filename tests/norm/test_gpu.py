@@ -16,7 +16,8 @@ from lowprec.order.rules import MOST
 from lowprec.order.threads import Threads
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-ENTRIES = [name for name in lp.norms if "not verified" in lp.norms[name].source]
+ENTRIES = [name for name in lp.norms if "not verified" in lp.norms[name].source and "rms" in name]
+SOFTMAX = ["torch_cuda_softmax", "torch_cuda_log_softmax"]
 
 
 def rounded(value):
@@ -47,11 +48,11 @@ def warps(sums):
     return [sums[i : i + 32] for i in range(0, len(sums), 32)]
 
 
-def squares(terms, fused):
-    """Return a running sum from 0 of squares, which are rounded first or fused."""
+def products(pairs, fused):
+    """Return a running sum from 0 of products, which are rounded first or fused."""
     total = Fraction(0)
-    for x in terms:
-        total = rounded(total + (x * x if fused else rounded(x * x)))
+    for a, b in pairs:
+        total = rounded(total + (a * b if fused else rounded(a * b)))
     return total
 
 
@@ -60,25 +61,25 @@ def cub(x, width, most):
     vector = math.gcd(width, len(x))
     threads = min(len(x) // vector, most)
     sums = [
-        squares([v for i in range(t, len(x) // vector, threads) for v in x[i * vector : (i + 1) * vector]], True)
+        products([v for i in range(t, len(x) // vector, threads) for v in x[i * vector : (i + 1) * vector]], True)
         for t in range(threads)
     ]
     return chain([shuffle(warp, (1, 2, 4, 8, 16), len(warp) - 1) for warp in warps(sums)])
 
 
 def triton(x, block, threads, width, fused):
-    """tl.sum of squares of blocks that are padded with zeros; registers are added as a tree."""
+    """tl.sum of products of blocks that are padded with zeros; registers are added as a tree."""
     total = Fraction(0)
     for start in range(0, len(x), block):
         part = x[start : start + block]
-        part = part + [Fraction(0)] * (block - len(part))
+        part = part + [(Fraction(0), Fraction(0))] * (block - len(part))
         vector = min(width, max(1, block // threads))
         sums = []
         for t in range(min(threads, block)):
             own = [v for at in range(t * vector, block, threads * vector) for v in part[at : at + vector]]
-            level = [rounded(v * v) for v in own]
+            level = [rounded(a * b) for a, b in own]
             if fused and len(own) > 1:
-                level = [rounded(own[i] ** 2 + level[i + 1]) for i in range(0, len(own), 2)]
+                level = [rounded(own[i][0] * own[i][1] + level[i + 1]) for i in range(0, len(own), 2)]
             while len(level) > 1:
                 level = [add(*level[i : i + 2]) for i in range(0, len(level), 2)]
             sums += level
@@ -110,7 +111,7 @@ def reduce_kernel(x, rows=1):
 
 
 def te(x, width):
-    sums = [squares([v for at in range(t * width, len(x), 128 * width) for v in x[at : at + width]], True)
+    sums = [products([v for at in range(t * width, len(x), 128 * width) for v in x[at : at + width]], True)
             for t in range(128)]  # fmt: skip
     return chain([shuffle(warp, (16, 8, 4, 2, 1)) for warp in warps(sums)])
 
@@ -126,7 +127,7 @@ SUMS = {
     "liger_rms_norm": lambda x, width, rows: liger(x, width),
     "batch_invariant_rms_norm": lambda x, width, rows: triton(x, 1024, 128, width, False),
     "te_rms_norm": lambda x, width, rows: te(x, width),
-    "llama_rms_norm_cuda": lambda x, width, rows: reduce_kernel([rounded(v * v) for v in x], rows),
+    "llama_rms_norm_cuda": lambda x, width, rows: reduce_kernel([rounded(a * b) for a, b in x], rows),
 }
 SIZES = {"te_rms_norm": (2053,), "llama_rms_norm_cuda": (20, 128, 516), "vllm_rms_norm": (7, 90, 1100),
          "liger_rms_norm": (48, 208, 1056)}  # fmt: skip
@@ -144,6 +145,10 @@ def sum_of_squares(norm, x, rows=1):
     return Fraction(float(order.dot(x, x) if order.fma else order.sum(x * x)))
 
 
+def fractions(x):
+    return [Fraction(float(v)) for v in x]
+
+
 def row(n, seed=0):
     rng = np.random.default_rng([n, seed])
     return (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 3, n)).astype(np.float32)
@@ -156,7 +161,7 @@ def test_sums_are_those_of_threads(name):
     for n in SIZES.get(key, (48, 1136)):
         x = row(n)
         for rows in ROWS.get(key, (1,)):
-            expected = SUMS[key]([Fraction(float(v)) for v in x], width, rows)
+            expected = SUMS[key](list(zip(fractions(x), fractions(x), strict=True)), width, rows)
             assert sum_of_squares(lp.norms[name], x, rows) == expected, (n, rows)
 
 
@@ -199,7 +204,110 @@ def test_norms_have_the_bits_of_fractions(name):
             assert got[i] == np.float32(value).astype(DTYPES[dtype]), (dtype, i)
 
 
+def cast_to(dtype, value):
+    return Fraction(float(np.float32(value).astype(DTYPES[dtype])))
+
+
+def liger_gradient(dtype, width, x, w, dy, r):
+    m = [cast_to(dtype, rounded(a * b)) for a, b in zip(dy, w, strict=True)]
+    total = liger(list(zip(m, x, strict=True)), width)
+    share = mul(-special("identity", rounded(Fraction(1, len(x)))), r, r, total)
+    return [rounded(r * a + mul(r, mul(share, b))) for a, b in zip(m, x, strict=True)]
+
+
+def te_gradient(dtype, width, x, w, dy, r):
+    g, z = ([rounded(a * b) for a, b in zip(dy, w, strict=True)], [rounded(r * a) for a in x])
+    share = mul(te(list(zip(g, z, strict=True)), width), rounded(Fraction(1, len(x))))
+    return [mul(r, rounded(a - share * b)) for a, b in zip(g, z, strict=True)]
+
+
+def llama_gradient(dtype, width, x, w, dy, r):
+    g = [cast_to(dtype, rounded(a * b)) for a, b in zip(dy, w, strict=True)]
+    total = reduce_kernel([rounded(a * b) for a, b in zip(g, x, strict=True)])
+    share = mul(Fraction(-1, 2), total, mul(r, r, r), rounded(Fraction(1, len(x))))
+    return [add(mul(a, r), mul(share, 2 * b)) for a, b in zip(g, x, strict=True)]
+
+
+GRADIENTS = {"liger": liger_gradient, "te": te_gradient, "llama": llama_gradient}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ENTRIES if lp.norms[name].backward])
+def test_gradients_have_the_bits_of_fractions(name):
+    norm, n, kind = lp.norms[name], 2064 if name.startswith("te") else 528, name.split("_")[0]
+    for dtype in norm.dtypes[-2:]:
+        x, weight, dy = (row(n, seed).astype(DTYPES[dtype]) for seed in (1, 2, 3))
+        factor = FACTORS[kind](sum_of_squares(norm, x.astype(np.float32)), n)
+        found = norm.gradient(dy, x, weight, eps=1e-5)
+        expected = GRADIENTS[kind](dtype, family(name)[1], *map(fractions, (x, weight, dy)), factor)
+        assert [float(v) for v in found.dx] == [float(cast_to(dtype, v)) for v in expected], dtype
+        assert found.dweight is None  # its order depends on the number of multiprocessors
+
+
+def softmax_sum(terms, most):
+    """PyTorch: one warp up to a length, then a block of 1,024 threads, whose warps are joined by a warp."""
+    if len(terms) <= most:
+        return shuffle([chain(terms[t::32]) for t in range(32)], (16, 8, 4, 2, 1))
+    sums = warps([chain(terms[t::1024]) for t in range(1024)])
+    return shuffle([shuffle(warp, (16, 8, 4, 2, 1)) for warp in sums], (16, 8, 4, 2, 1))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("n", "dtype"), [(5, "float16"), (100, "float32"), (100, "bfloat16"), (1024, "float32"),
+                                          (2500, "float32")])  # fmt: skip
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_softmax_has_the_bits_of_fractions(name, n, dtype):
+    norm, is_log = lp.norms[name], "log" in name
+    x, dy = (row(n, seed).astype(DTYPES[dtype]) for seed in (1, 2))
+    largest = Fraction(float(x.max()))
+    shifted = [rounded(v - largest) for v in fractions(x)]
+    exps = [special("exp", v) for v in shifted]
+    total = softmax_sum(exps, 2048)
+    y = [add(v, -special("log", total)) for v in shifted] if is_log else [rounded(v / total) for v in exps]
+    y = [cast_to(dtype, v) for v in y]
+    assert [float(v) for v in norm(x)] == [float(v) for v in y]
+    if n > 1024:
+        with pytest.raises(ValueError, match="torch_cuda_softmax: n must be from 1 to 1024"):
+            norm.gradient(dy, x)
+        return
+    g = fractions(dy)
+    if is_log:
+        total = softmax_sum(g, 1024)
+        dx = [rounded(a - special("exp", b) * total) for a, b in zip(g, y, strict=True)]
+    else:
+        p = [cast_to(dtype, rounded(a * b)) for a, b in zip(g, y, strict=True)]
+        total = softmax_sum(p, 1024)
+        dx = [rounded(a - b * total) for a, b in zip(p, y, strict=True)]
+    assert [float(v) for v in norm.gradient(dy, x).dx] == [float(cast_to(dtype, v)) for v in dx]
+
+
+#: Parts of gradients, and parts of formulas near them.
+WRONG_GRADIENTS = {
+    "liger_rms_norm_16": (("round(dy * (0 + weight))", "dy * (0 + weight)"),),
+    "liger_rms_norm": (("fma(r, m, r * ", "(r * m + r * "), ("dot(m, x) * x", "(dot(m, x) * x)")),
+    "te_rms_norm": (("fma(-dot(g, z) * (1 / n), z, g)", "(g - dot(g, z) * (1 / n) * z)"), ("(1 / n), z", "1 / n, z")),
+    "llama_rms_norm_cuda": (("* (1 / n)", "/ n"), ("(r * r * r)", "r * r * r")),
+    "torch_cuda_softmax": (("round(dy * y)", "dy * y"), ("fma(-y, sum(p), p)", "p - y * sum(p)")),
+    "torch_cuda_log_softmax": (("fma(-exp(y), sum(dy), dy)", "dy - exp(y) * sum(dy)"),),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", WRONG_GRADIENTS)
+def test_a_gradient_with_one_thing_wrong_has_other_bits(name):
+    norm, n = lp.norms[name], 1000 if "softmax" in name else 2064 if "liger" in name else 2060
+    for part, other in WRONG_GRADIENTS[name]:
+        assert part in norm.backward
+        wrong, differ = norm.with_(backward=norm.backward.replace(part, other)), []
+        for dtype in norm.dtypes[:2]:
+            x, dy = (np.array([row(n, seed + i) for seed in range(16)]).astype(DTYPES[dtype]) for i in (0, 20))
+            weight = row(n, 40).astype(DTYPES[dtype])
+            differ.append((wrong.gradient(dy, x, weight).dx != norm.gradient(dy, x, weight).dx).any())
+        assert any(differ), part
+
+
 MUTANTS = {
+    "torch_cuda_softmax": ({"join": "pairwise"}, {"warps": "in_turn"}, {"launches": ((1, MOST, 1, 32, 1),)}),
     "vllm_rms_norm": ({"join": "butterfly"}, {"warps": "pairwise"}, {"fma": False}, {"lanes": 16},
                       {"launches": ((1, MOST, 1, 1024, 2),)}, {"launches": ((1, MOST, 1, 256, 4),)}),
     "liger_rms_norm": ({"join": "pairwise"}, {"inside": "in_turn"}, {"fma": False}, {"warps": "in_turn"}),

@@ -172,7 +172,7 @@ def arguments(name, weight, bias):
 @pytest.mark.parametrize(("name", "dtype"), ENTRIES)
 def test_values_are_those_of_float64(name, dtype):
     norm = lp.norms[name]
-    x, dy, weight, bias = operands(45 if norm.validated_against else 2064, dtype)
+    x, dy, weight, bias = operands(45 if norm.validated_against or "softmax" in name else 2064, dtype)
     given = arguments(name, weight, bias)
     found = [norm(x, *given, eps=1e-5)]
     if norm.backward:
@@ -311,6 +311,9 @@ def test_no_rows_have_no_outputs_and_gradients_of_zero(name, dtype):
     assert norm(x, *given).shape == norm.undecided(x, *given).shape == (0, 5)
     gradients = norm.gradient(dy, x, *given) if norm.backward else ()
     for mine, of in zip(gradients, (x, *given), strict=False):
+        if mine is None:
+            assert not norm.validated_against
+            continue
         assert mine.dtype == x.dtype
         assert (mine == np.zeros_like(of)).all()
         assert mine.shape == of.shape
