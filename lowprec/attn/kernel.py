@@ -20,7 +20,7 @@ from .scales import HeadScales, OperandScales, ThreadScales
 from .schedules import FlashAttention3
 from .sinks import Sink
 from .splits import Combine
-from .sums import Numbers, QuadSum, RowSum
+from .sums import Floats, Numbers, QuadSum, RowSum
 from .tiles import ALL_KEYS, Call, KeyTile, Schedule
 
 _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
@@ -275,6 +275,10 @@ class AttentionKernel(Value):
     def lse_unit(self) -> np.float32:
         """Factor that converts the log-sum-exp to nats: ln 2 if it is to base 2, else 1."""
         return np.float32(np.log(2) if self.plain_lse else 1)
+
+    def lse_in_nats(self, lse: Floats, q: Floats, k: Floats, scale: float) -> Floats:
+        """Return the log-sum-exp of q and k, given what the kernel returns for the operands quantized from them."""
+        return lse * self.lse_unit + self.scales.lse_offset(q, k, scale)
 
     def shared_scale(self, v_descale: Numbers) -> np.float32:
         """Return the factor of all outputs of a head: V's scale, or 1 if its channels have scales, by `p_scale`."""

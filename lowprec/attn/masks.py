@@ -60,7 +60,7 @@ def masked_attention(
             mask=None if given is None else given[b], out_format=out_format,
         )  # fmt: skip
         factor = q.shape[3] ** -0.5 if scale is None else scale
-        out[b, :, rows], lse[b, :, rows] = found.out[0], (found.lse + kernel.scales.lse_offset(q, k, factor))[0]
+        out[b, :, rows], lse[b, :, rows] = found.out[0], kernel.lse_in_nats(found.lse, q, k, factor)[0]
     return out, lse
 
 

@@ -72,6 +72,15 @@ def test_no_tokens():
     assert round_trip_cache(np.zeros((1, 1, 0, 512)), "flashmla_model1").shape == (1, 1, 0, 512)
 
 
+def test_log_sum_exps_of_masked_attention_are_in_nats():
+    q, k, v = np.random.default_rng(4).standard_normal((3, 1, 2, 30, 64)).astype(np.float32)
+    lses = [
+        masked_attention("test", (q, k, v), lp.attentions[name], causal=True)[1]
+        for name in ("fa3_fp8", "flashinfer_fp8")
+    ]
+    assert 0 < np.abs(lses[0] - lses[1]).max() < 1e-5
+
+
 @pytest.mark.parametrize("window", [None, (2, 0)])
 def test_queries_of_padding_on_the_right_may_be_fewer_than_keys(window):
     """Five queries of eight keys, then two of padding that see all keys, and three keys that no query sees."""

@@ -175,7 +175,7 @@ class LatentAttention:
         """Return the kernel's output [T, H * v] and log-sum-exp [B * H, S]."""
         *operands, descale = quantize_operands(q[None], k[None], v[None], kernel)
         found = attention(*operands, kernel=kernel, causal=True, scale=self.scale, descale=descale)
-        lse = found.lse * kernel.lse_unit + kernel.scales.lse_offset(q[None], k[None], self.scale)
+        lse = kernel.lse_in_nats(found.lse, q[None], k[None], self.scale)
         heads = found.out.reshape(-1, self.config.heads, *v.shape[1:])
         return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(-1, heads.shape[1] * heads.shape[3]), lse[0]
 
