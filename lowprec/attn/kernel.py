@@ -229,6 +229,12 @@ class AttentionKernel(Value):
             raise ValueError(
                 f"{caller}: key_tiles must have all keys in one tile with normalizes_p, got {self.key_tiles}"
             )
+        if isinstance(self.scales, ThreadScales) and any(
+            keys != self.scales.keys for row in self.key_tiles for keys in row[1:4]
+        ):
+            raise ValueError(
+                f"{caller}: key_tiles must have {self.scales.keys} keys, as its scales, got {self.key_tiles}"
+            )
         offset = check_real(caller, "p_offset", self.p_offset)
         if not abs(offset) <= 64:
             raise ValueError(f"{caller}: p_offset must be from -64 to 64, got {self.p_offset}")

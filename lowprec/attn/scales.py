@@ -131,8 +131,9 @@ class ThreadScales(OperandScales):
         check_positive_float32(caller, "v_max", self.v_max)
         for name in ("queries", "rows", "keys"):
             check_int(caller, name, getattr(self, name), 8)
-            if getattr(self, name) % 8:
-                raise ValueError(f"{caller}: {name} must be a multiple of 8, got {getattr(self, name)}")
+        if self.queries % 8 or self.rows % 8 or self.keys % 16:
+            sizes = f"{self.queries}, {self.rows} and {self.keys}"
+            raise ValueError(f"{caller}: queries and rows must be multiples of 8, keys of 16, got {sizes}")
 
     def query_groups(self, m: int) -> tuple[NDArray[np.intp], int]:
         """Return the scale of each query [M], and the number of scales."""
@@ -162,7 +163,7 @@ class ThreadScales(OperandScales):
 
     def mean(self, k: Floats) -> Floats:
         """Return the mean [B, Hk, 1, D] of keys in BF16: ``torch.mean``, with a sum in float64 that is rounded once."""
-        factor = np.float32(k.size // k.shape[2]) / np.float32(k.size)
+        factor = np.float32(k[:, :, :1].size) / np.float32(k.size or 1)
         return round_to(k.sum(2, np.float64, keepdims=True).astype(np.float32) * factor, "bfloat16")
 
     def _shifted(self, k: Floats, mean: Floats) -> Floats:

@@ -88,6 +88,21 @@ def test_the_published_tiles_have_the_oracle_s_bits(name: str) -> None:
         assert int(got.lse[0, 0, i].view(np.uint32)) == total
 
 
+def test_a_scale_of_a_warp_is_that_of_its_threads() -> None:
+    q, k, v, _ = operands(4, 19, 40, 8)
+    rng, kernel = np.random.default_rng(4), lp.attentions["sage2"].with_(**SMALL)
+    of_q, of_k, of_v = (np.float32(rng.uniform(0.01, 0.04, (1, 1, size))) for size in (4, 3, 8))
+    found = [
+        lp.attention(q, k, v, kernel=kernel.with_(scales=scales), descale=descale, out_format="float32")
+        for scales, descale in (
+            (WarpScales(448.0, 16, 8, 16), (of_q, of_k, of_v)),
+            (kernel.scales, (of_q.repeat(8, 2), of_k.repeat(4, 2), of_v)),
+        )
+    ]
+    assert found[0].out.tobytes() == found[1].out.tobytes()
+    assert found[0].lse.tobytes() == found[1].lse.tobytes()
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], float | None]] = {
     "offset 8": ("sage2", {"offset": 8.0}, None),
     "no rounded tile": ("sage2", {"exact_tiles": 0}, None),
@@ -240,3 +255,10 @@ def test_fields_that_scales_of_threads_do_not_have(field: str, only: Any, value:
     with pytest.raises(ValueError, match="promote_every must be 1 with fused_promotion, got None"):
         kernel.with_(promote_every=None)
     assert kernel.with_(promote_every=None, fused_promotion=False) != kernel
+    with pytest.raises(ValueError, match="key_tiles must have 64 keys, as its scales, got"):
+        kernel.with_(key_tiles=((128, 32, 32, 32),))
+    with pytest.raises(ValueError, match="queries and rows must be multiples of 8, keys of 16, got 128, 32 and 8"):
+        ThreadScales(keys=8)
+    none, some = np.zeros((1, 1, 0, 8), np.float32), np.ones((1, 1, 2, 8), np.float32)
+    with pytest.raises(ValueError, match="keys must be at least 1 for SageAttention, got 0"):
+        masked_attention("test", (some, none, none), kernel)
