@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
+from lowprec.attn.operands import quantize_operands
 from lowprec.diagnose.identify import attention
 from lowprec.diagnose.identify.attention_result import AttentionFit
 
@@ -21,6 +22,15 @@ def dump(kernel: Any, seed: int = 0, m: int = 5, n: int = 150, d: int = 16, head
     q, k, v = (lp.round_to(rng.standard_normal(shape), kernel.operands) for shape in shapes)
     found = lp.attention(q, k, v, kernel=kernel, **options)
     return [q, k, v, found.out, found.lse]
+
+
+def test_sageattention_is_found_with_the_scales_of_its_threads() -> None:
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 40, 64))
+    *operands, descale = quantize_operands(q, k[:, :1] + 3, v[:, :1], lp.attentions["sage2pp"])
+    made = lp.attention(*operands, kernel="sage2pp", descale=descale)
+    found = lp.identify_attention(*operands, made.out, made.lse, descale=descale)
+    assert [fit.kernel.name for fit in found.explaining] == ["sage2pp"]
+    assert [fit.kernel.name for fit in found.ranking[:2]] == ["sage2pp", "sage2"]
 
 
 @pytest.mark.slow

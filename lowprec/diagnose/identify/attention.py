@@ -17,7 +17,7 @@ from ..._fpenv import with_default_fpenv
 from ...attn.attention import attention, find_window, sink_logits, softmax_attention
 from ...attn.catalogue import attentions
 from ...attn.kernel import AttentionKernel
-from ...attn.scales import HeadScales
+from ...attn.scales import HeadScales, OperandScales, ThreadScales
 from ...cast.arrays import format_from_dtype
 from ...cast.casts import decode, round_to
 from ...format.catalogue import Format, formats
@@ -157,8 +157,11 @@ class _Dump:
         """Return the query heads of the first key head of the first sequence."""
         group, options = self.q.shape[1] // self.k.shape[1], dict(self.options)
         if options.get("descale") is not None:
-            shape = self.k.shape[:2]
-            options["descale"] = tuple(np.broadcast_to(x, shape)[:1, :1] for x in options["descale"])
+            given, shape = map(np.asarray, options["descale"]), self.k.shape[:2]
+            options["descale"] = tuple(
+                x[:1, :heads] if x.ndim > 2 else np.broadcast_to(x, shape)[:1, :1]
+                for x, heads in zip(given, (group, 1, 1), strict=True)
+            )
         if options.get("sinks") is not None:
             options["sinks"] = np.asarray(options["sinks"])[:group]
         q, out, lse = (None if x is None else x[:1, :group] for x in (self.q, self.out, self.lse))
@@ -173,6 +176,8 @@ def _read(
     if len({x.ndim for x in values}) > 1 or not 2 <= values[0].ndim <= 4:
         shapes = ", ".join(str(x.shape) for x in values)
         raise ValueError(f"identify_attention: q, k, v and o must have the same 2 to 4 axes, got {shapes}")
+    of_threads = any(np.ndim(x) > 2 for x in options.get("descale", ()))
+    rule: OperandScales = ThreadScales() if of_threads else HeadScales()
     layouts = _LAYOUTS if values[0].ndim == 4 else _LAYOUTS[:1]
     if layout is not None:
         layouts = (check_choice("identify_attention", "layout", layout, _LAYOUTS),)
@@ -187,7 +192,7 @@ def _read(
         if not k.shape[1] or q.shape[1] % k.shape[1] or not out.size or not k.size:
             continue
         try:
-            scales = HeadScales().read(options.get("descale"), q.shape, v.shape)
+            scales = rule.read(options.get("descale"), q.shape, v.shape)
             if options.get("sinks") is not None:
                 sink_logits(options["sinks"], q.shape[1])
         except ValueError as misfit:  # other axes may fit
@@ -245,7 +250,11 @@ def _error(q: Array, k: Array, v: Array, out: Array, causal: bool, options: Opti
     with np.errstate(all="ignore"):
         for b, h in {(0, 0), (last[0] // 2, last[1] // 2), last}:
             g, heads = h // group, slice(h, h + 1)
-            one = q[b, heads, rows] * scales[0][b, g], k[b, g][None] * scales[1][b, g], v[b, g][None] * scales[2][b, g]
+            factors: Sequence[Array] = [x[b, g] for x in scales]
+            if scales[0].ndim > 2:  # of queries, keys and channels
+                factors = scales[0][b, h, rows, None], factors[1][:, None], factors[2]
+            operands = q[b, heads, rows], k[b, g][None], v[b, g][None]
+            one = [x * factor for x, factor in zip(operands, factors, strict=True)]
             exact = softmax_attention(*one, causal=causal, sinks=None if sinks is None else sinks[heads], **known)
             theirs = out[b, heads, rows]
             is_known = np.isfinite(exact) & np.isfinite(theirs)
