@@ -148,7 +148,8 @@ in these points:
   head.
 - FlashInfer's FP8 kernel comes from FlashAttention-3's, with other tiles and without packed groups of heads. It never
   promotes PV either. It multiplies P by 448 after its sum, and divides V's scale by 448. The scales of Q and K multiply
-  the softmax scale before log2(e) does. Its log-sum-exp is to base 2.
+  the softmax scale before log2(e) does; the library takes a scale of Q per query head, `descale` has one per KV head.
+  Its log-sum-exp is to base 2.
 - FlashMLA's two warpgroups compute tiles in pairs, each for one half of the columns of V. The first warpgroup adds P0
   V0, rescales, and adds P1 V1; the second adds P1 V1 first, and then round(P0 b) V0, where b is the second tile's
   factor. So the two halves of an output have different roundings. Scores of every second tile are summed from channel
@@ -201,10 +202,12 @@ order of the sum), ten for [FlashMLA's pairs of tiles](../lowprec/oracle/attenti
 [SageAttention's threads](../lowprec/oracle/attention/sage.py). [The loops of the
 sources](../lowprec/oracle/attention/tiles.py) check two more rules: which tiles a block of queries loads, and where a
 kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table,
-those of FlashInfer and SageAttention once and the others twice: a second implementation, written from the sources
-without knowledge of the first, has the same bits in all 109,760 outputs and 1,109 log-sum-exps of 384 cases (masks,
-groups of heads, NaN, infinities). The smallest of these cases are part of the test suite. **No recording of a GPU's
-attention has confirmed the rules yet.**
+twice: a second implementation, written from the sources without knowledge of the first, has the same bits in all
+109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities), and of SageAttention in
+3,154,496 outputs, 33,461 log-sum-exps and 18,051,200 quantized numbers of 249 cases. Of 442 cases of FlashInfer
+(8,277,632 outputs), nine differ: with pages and a window, its producer loads V of tile 0 in place of that of the last
+tile, whose keys are all hidden, so that a NaN there spreads; lowprec loads the tile's own. The smallest of these cases
+are part of the test suite. **No recording of a GPU's attention has confirmed the rules yet.**
 
 Whether the compiler contracts a multiplication and an addition into one FMA was read from compiled kernels: fa3-fwd
 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS

@@ -366,7 +366,8 @@ def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float3
         if kernel.exp2.is_natural:
             return np.float32(start * qk_descale)
         if kernel.descale_first:
-            return np.float32(np.float32(qk_descale * start) * np.float32(_LOG2_E))
+            flush = kernel.flush_subnormals
+            return np.float32(times(times(qk_descale, start, flush), np.float32(_LOG2_E), flush))
         octaves = start * np.float32(_LOG2_E) if kernel.rounded_log2_e else np.float32(float(start) * _LOG2_E)
         return np.float32(octaves * qk_descale)
 

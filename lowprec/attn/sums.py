@@ -31,7 +31,11 @@ def multiply_add(a: Numbers, b: Numbers, c: Numbers, flush: bool = True, fused: 
     """Return a * b + c, rounded once if `fused`; with `flush`, subnormal operands and results count as zero."""
     if not fused:
         return added(times(a, b, flush), np.asarray(c), flush)
-    x, y, z = (np.ascontiguousarray(array) for array in np.broadcast_arrays(a, b, c))
+    shape = np.broadcast_shapes(np.shape(a), np.shape(b), np.shape(c))
+    x, y, z = (
+        np.ascontiguousarray(n) if np.shape(n) == shape else np.array(np.broadcast_to(n, shape), order="C")
+        for n in (a, b, c)
+    )
     out = np.empty_like(x)
     kernels.multiply_add(x.reshape(-1), y.reshape(-1), z.reshape(-1), flush, out.reshape(-1))
     return out

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.attn.schedules import FlashAttention2, FlashAttention3, FlashAttention4
+from lowprec.attn.schedules import FlashAttention2, FlashAttention3, FlashAttention4, FlashInfer
 from lowprec.attn.sums import QuadSum
 from lowprec.attn.tiles import Block, Call, KeyTile, Visit
 from lowprec.special.exp2 import PolynomialExp2
+from lowprec.special.reciprocal import RoundedReciprocal
 
 Array = np.ndarray[Any, Any]
 
@@ -72,6 +73,16 @@ CASES: dict[str, tuple[str, tuple[int, ...], int | None, dict[str, Any], dict[st
     "blocks of rows": ("flash2", (129, 129, 64, 64, 1), 1, {"causal": True}, {"schedule": Together()}),
     "tiles without a check": ("flash2", (1, 65, 128, 128, 1), 2, {}, {"schedule": Guarded()}),
     "maximum without subnormals": ("fa3_bf16", (1, 1, 64, 64, 1), None, {"scale": 1.0}, {"flush_subnormals": False}),
+    "scales before log2(e)": (
+        "flashinfer_fp8", (1, 300, 128, 128, 1), 0, {"descale": (0.21, 3.3, 1.5)}, {"descale_first": False},
+    ),
+    "one division": (
+        "flashinfer_fp8", (1, 300, 128, 128, 1), 1, {"descale": (0.3, 0.7, 1.5)}, {"reciprocal": RoundedReciprocal()},
+    ),
+    "tiles of pages": (
+        "flashinfer_fp8", (1, 300, 128, 128, 1), 2, {"page_size": 16},
+        {"schedule": FlashInfer((KeyTile(128, 192, 192, 192),))},
+    ),
     "head size of V": (
         "fa3_bf16", (1, 120, 192, 128, 1), 0, {}, {"key_tiles": (KeyTile(192, 112, 112, 96),)},
     ),
@@ -122,6 +133,9 @@ EXPECTED = {
     "blocks of rows": ("50187a25a7ed", "bf9da3e2"),
     "tiles without a check": ("8f3eb6682143", "7f800000"),
     "maximum without subnormals": ("d9020c457d90", "00000000"),
+    "scales before log2(e)": ("b9160b892771", "410864d2"),
+    "one division": ("81801d86f26a", "41046b01"),
+    "tiles of pages": ("421d8a56c601", "410c8fcb"),
     "head size of V": ("ec425591eb7c", "40a6d762"),
 }
 
