@@ -265,7 +265,7 @@ def _sum(
         return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
     spans = max(k, 1), max(k, 1)
     if not are_values:
-        for length in {stop - start: None for start, stop in parts}:
+        for length in dict.fromkeys([stop - start for start, stop in parts]):
             check_chains(way, a, b, length or 1, every)
         if block == 1:
             spans = min(a.granularity.columns or k, k) or 1, min(b.granularity.columns or k, k) or 1
@@ -281,11 +281,7 @@ def _sum(
         out = np.empty((len(x), len(y)), np.float32)
         accumulate_f32(x, y, out, joins=joins)
         return out
-    p = build_problem(way, a, b, split)
-    if block > 1 and len(joins.plan) == 1:  # a single chain: the sum has the bits of the instruction
-        p = p._replace(c=np.zeros((len(p.a), len(p.b)), accumulator.dtype))
-    else:
-        p = p._replace(joins=joins)
+    p = build_problem(way, a, b, split, joins)
     found = solve(way, p, order.kept if split.runs is None else None)
     is_canonical = accumulator.has_canonical_nan and found.dtype == np.float32
     return found if is_canonical else canonical_nan(found.astype(np.float32, copy=False))

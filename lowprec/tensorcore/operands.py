@@ -19,7 +19,7 @@ from .accumulator import FLOAT16, FLOAT32, TF32, Accumulator
 from .catalogue import accumulators
 from .engines.selection import ProductPlan
 from .library import GemmLibrary
-from .problem import Float32Matrix, GemmProblem
+from .problem import Float32Matrix, GemmProblem, Joins
 from .splits import Split
 
 
@@ -57,8 +57,8 @@ def instruction_codes(codes: NDArray[Any], fmt: Format, accumulator: Accumulator
     return codes if found is fmt else codes >> np.uint32(FLOAT32.mantissa_bits - TF32.mantissa_bits), found
 
 
-def build_problem(way: ProductPlan, a: Quantized, b: Quantized, split: Split) -> GemmProblem:
-    """Build the problem of two matrices, without joins.
+def build_problem(way: ProductPlan, a: Quantized, b: Quantized, split: Split, joins: Joins) -> GemmProblem:
+    """Build the problem of two matrices; with scales inside the instruction, a single chain starts from a C of zeros.
 
     Raises
     ------
@@ -70,14 +70,16 @@ def build_problem(way: ProductPlan, a: Quantized, b: Quantized, split: Split) ->
         x, fa, inside_a = instruction_operand("a", a, accumulator)
         y, fb, inside_b = instruction_operand("b", b, accumulator)
         inside_a, inside_b = (split.gather_blocks(s, accumulator.scale_block) for s in (inside_a, inside_b))
-        return GemmProblem(split.gather(x), split.gather(y), fa, fb, None, inside_a, inside_b)
+        p = GemmProblem(split.gather(x), split.gather(y), fa, fb, None, inside_a, inside_b)
+        if len(joins.plan) > 1:
+            return p._replace(joins=joins)
+        return p._replace(c=np.zeros((len(x), len(y)), accumulator.dtype))
     x, y = np.ascontiguousarray(a.codes), np.ascontiguousarray(b.codes)
     if way.fa is not a.format or way.fb is not b.format:
         (x, _), (y, _) = instruction_codes(x, a.format, accumulator), instruction_codes(y, b.format, accumulator)
     if split.runs is not None:
         x, y = split.gather(x), split.gather(y)
-    scales = _by_block(a, split.starts), _by_block(b, split.starts)
-    return GemmProblem(x, y, way.fa, way.fb, None, None, None, *scales)
+    return GemmProblem(x, y, way.fa, way.fb, None, None, None, _by_block(a, split), _by_block(b, split), joins)
 
 
 def instruction_operand(
@@ -256,13 +258,13 @@ def _takers(a: Quantized, b: Quantized, span: int) -> str:
     return f"; these accumulators take such scales inside: {', '.join(names)}" if names else ""
 
 
-def _by_block(q: Quantized, starts: NDArray[np.int64] | None) -> Float32Matrix:
-    """Return scales [blocks, rows] for blocks that start at some k; one block if scales are constant along K."""
-    rows, scale, blocks = len(q.codes), q.scale, 1 if starts is None else len(starts)
+def _by_block(q: Quantized, split: Split) -> Float32Matrix:
+    """Return scales [blocks, rows] for the blocks of a split; one block if scales are constant along K."""
+    rows, scale, starts, columns = len(q.codes), q.scale, split.starts, q.granularity.columns
+    blocks = 1 if starts is None else len(starts)
     if scale.size == 0:
         return np.ones((blocks, rows), np.float32)
-    columns = q.granularity.columns
-    if starts is not None and columns is not None and not np.array_equal(starts, np.arange(scale.shape[1]) * columns):
+    if starts is not None and columns is not None and (split.each, blocks) != (columns, scale.shape[1]):
         scale = scale[:, np.minimum(starts // columns, scale.shape[1] - 1)]
     laid_out = np.empty((blocks, rows), np.float32)
     if 1 < scale.shape[0] != rows:

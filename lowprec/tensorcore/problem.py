@@ -34,6 +34,10 @@ class Joins(NamedTuple):
     fits_kernels : bool
         Whether chains begin at multiples of an instruction's products, and the rounding has constants by which a sum
         that is not finite remains so; otherwise, every chain is computed as a separate product.
+    rescales : bool
+        Whether scales change within a chain.
+    grouped : (int, ndarray of int64)
+        Size of an instruction's group, and the plan with ends in such groups.
     factors : ndarray of float32, shape (M, N)
         Factors of the epilogue of each part of K; empty if they are 1.
     addend : ndarray of float32, shape (M, N), optional
@@ -44,6 +48,8 @@ class Joins(NamedTuple):
     target: Format | None = None
     word: NDArray[np.uint32] = np.zeros(11, np.uint32)
     fits_kernels: bool = True
+    rescales: bool = False
+    grouped: tuple[int, NDArray[np.int64]] = (0, np.empty((0, 5), np.int64))
     factors: Float32Matrix = _NO_FACTORS
     addend: Float32Matrix | None = None
 
@@ -54,13 +60,10 @@ class Joins(NamedTuple):
         keeps = constants is not None and bool(word[7] >= _FLOAT32_INF)
         return self._replace(target=target, word=word, fits_kernels=self.fits_kernels and keeps)
 
-    @property
-    def rescales(self) -> bool:
-        """Whether scales change within a chain."""
-        return bool((self.plan[:, 2] == epilogue.CONTINUE).any())
-
     def in_groups(self, group: int) -> NDArray[np.int64]:
         """Return the plan with ends in groups of products."""
+        if group == self.grouped[0]:
+            return self.grouped[1]
         return np.concatenate([-(-self.plan[:, :1] // group), self.plan[:, 1:]], axis=1)
 
     def result(self, m: int, n: int) -> Float32Matrix:

@@ -72,6 +72,8 @@ class Split(NamedTuple):
         Number of products with the zeros between chains.
     starts : ndarray of int64, optional
         First k of each block of scales; None: scales are constant.
+    each : int
+        Distance of all these k, or 0.
     joins : Joins
         Joins without rounding, factors and addend.
     rounds : bool
@@ -81,6 +83,7 @@ class Split(NamedTuple):
     runs: NDArray[np.int64] | None
     length: int
     starts: NDArray[np.int64] | None
+    each: int
     joins: Joins
     rounds: bool
 
@@ -128,9 +131,9 @@ def split_of(parts: Parts, reduction: str, cut: Cut, has_epilogue: bool = False,
     plan: list[tuple[int, ...]] = []
     starts: list[int] = []
     length, is_constant = 0, min(cut.spans) >= parts[-1][1]
-    joins = _joins(reduction, len(parts), parts[-1][1], cut.split_tile, has_epilogue, FMA if has_factors else ADD)
+    after_parts = _joins(reduction, len(parts), parts[-1][1], cut.split_tile, has_epilogue, FMA if has_factors else ADD)
     top = int(reduction == "workspace" or has_epilogue)  # the first sum on the stack is the addend or +0
-    for (start, stop), after in zip(parts, joins, strict=True):
+    for (start, stop), after in zip(parts, after_parts, strict=True):
         whole = max(stop - start, 1)
         piece = cut.slice_length if cut.slices > 1 else whole
         origins = range(start, start + min(cut.slices * piece, whole), piece)
@@ -157,10 +160,15 @@ def split_of(parts: Parts, reduction: str, cut: Cut, has_epilogue: bool = False,
     length = -(-length // cut.block) * cut.block
     program = np.array(plan)
     program[-1, 0] = length
+    each = starts[1] if len(starts) > 1 else 0
+    joins = Joins(
+        program, fits_kernels=not (program[:-1, 0] % cut.step).any(), rescales=bool((program[:, 2] == CONTINUE).any())
+    )
     return Split(
         None if len(runs) <= 1 else np.array(runs), length, None if is_constant else np.array(starts),
-        Joins(program, fits_kernels=not (program[:-1, 0] % cut.step).any()),
-        any(operation & ROUND for after in joins for operation in after),
+        each if starts == list(range(0, len(starts) * each, each or 1)) else 0,
+        joins._replace(grouped=(cut.step, joins.in_groups(cut.step))),
+        any(operation & ROUND for after in after_parts for operation in after),
     )  # fmt: skip
 
 
