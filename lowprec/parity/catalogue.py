@@ -14,25 +14,10 @@ from ..order.rules import Blocks, Chain, Lanes, Tiles
 from ..registry import Registry
 from ..special.cpu import CpuGelu, SleefExp
 from ..special.portable import RoundedFunction
-from .operations import (
-    Arithmetic,
-    Bounded,
-    ComposedAttention,
-    Flash,
-    Function,
-    Gelu,
-    Moves,
-    Power,
-    Product,
-    ReciprocalRoot,
-    Rows,
-    Rule,
-    SafeSoftmax,
-    Sigmoid,
-    Sum,
-)  # fmt: skip
+from .operations import Arithmetic, Bounded, Function, Gelu, Moves, Power, ReciprocalRoot, Rule, Sigmoid  # fmt: skip
 from .pairs import FullTiles, PairBlocks, PairLanes
 from .stack import Stack
+from .sums import ComposedAttention, Flash, Product, Rows, SafeSoftmax, Sum  # fmt: skip
 
 stacks: Registry[Stack] = Registry("stack", Stack)
 """Catalogue of stacks."""

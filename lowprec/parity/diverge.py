@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from ..diagnose.identify.identify import identify
 from ..format.catalogue import formats
 from ..order.catalogue import orders
-from .recording import INTEGERS, Operation, Product, Recording, Tensor, to_numbers
+from .recording import BITS, INTEGERS, Operation, Product, Recording, Tensor, to_numbers, to_ordered
 
 SECONDS = 20.0
-_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
 _MOST = 5
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -32,11 +31,9 @@ class Difference:
         Number of rows that both tensors have, and how many of these differ.
     first : tuple of int
         Index of the first row that differs.
-    ulps : int or None
-        Largest difference of the stored values in units in the last place; None if no stored row differs, or if the
-        dtypes differ.
-    share : float or None
-        Share of the stored values that differ.
+    ulps, size, share : int, float and float; or None
+        Largest difference of stored values, in units in the last place and of finite numbers, and share that differs;
+        None if no stored row differs, or if the dtypes differ.
     reason : str
         Reason why bits cannot be compared (dtypes or shapes); empty if they can.
     unaligned : bool
@@ -47,6 +44,7 @@ class Difference:
     differing: int
     first: tuple[int, ...] = ()
     ulps: int | None = None
+    size: float | None = None
     share: float | None = None
     reason: str = ""
     unaligned: bool = False
@@ -62,7 +60,8 @@ class Difference:
         text = f"{self.differing} of {self.rows} rows differ, the first at {list(self.first)}"
         if self.ulps is None:
             return text
-        return f"{text}; of values that both stored, {self.share:.1%} differ, by at most {self.ulps} ulp"
+        most = f"by at most {self.size:.3g} ({self.ulps} ulp)"
+        return f"{text}; of values that both stored, {self.share:.1%} differ, {most}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +169,8 @@ def diverge(
         output = next((found for pair in outputs[name] if (found := compare(*pair, shapes))), None)
         if output:
             inputs = tuple(compare(*pair, shapes) for pair in _pairs(one.inputs, other.inputs))
-            causes = tuple(_causes(a, b, one, other, inputs, seconds, progress))
+            known = any(" differ: " in sentence for sentence in _unlike(a, b, entered, shapes, ()))
+            causes = tuple(_causes(a, b, one, other, inputs, known, seconds, progress))
             return Divergence(a, b, first=one, inputs=inputs, output=output, causes=causes, **about)  # type: ignore[arg-type]
     return Divergence(a, b, **about)  # type: ignore[arg-type]
 
@@ -210,8 +210,7 @@ def compare(one: Tensor | None, other: Tensor | None, shapes: Shapes | None = No
     if not differs.any():
         return Difference(differs.size, 0)
     first = tuple(int(i) for i in np.unravel_index(int(differs.argmax()), differs.shape))
-    ulps, share = _ulps(one, other, rows)
-    return Difference(differs.size, int(differs.sum()), first, ulps, share)
+    return Difference(differs.size, int(differs.sum()), first, *_sizes(one, other, rows))
 
 
 def _rows(one: Tensor, other: Tensor, shapes: Shapes | None) -> Shapes | None:
@@ -233,25 +232,20 @@ def _rows(one: Tensor, other: Tensor, shapes: Shapes | None) -> Shapes | None:
     return x, y
 
 
-def _ulps(one: Tensor, other: Tensor, shapes: Shapes) -> tuple[int | None, float | None]:
-    """Return the largest difference in ulps of the rows that both stored, and the share of values that differ."""
+def _sizes(one: Tensor, other: Tensor, shapes: Shapes) -> tuple[int, float, float] | tuple[()]:
+    """Return ulps, size and share of the differences of values that both stored, as in `Difference`."""
     places = [np.unravel_index(t.rows, shape) for t, shape in zip((one, other), shapes, strict=True)]
     at = [list(zip(*map(list, place), strict=True)) for place in places]
     pairs = [(at[0].index(place), at[1].index(place)) for place in at[0] if place in at[1]]
-    if one.dtype not in _BITS or not pairs:
-        return None, None
+    if one.dtype not in BITS or not pairs:
+        return ()
     x, y = (t.words[list(rows)] for t, rows in zip((one, other), zip(*pairs, strict=True), strict=True))
     if np.array_equal(x, y):
-        return None, None
-    distance = np.abs(_ordered(x, one.dtype) - _ordered(y, one.dtype))
-    return int(distance.max()), float(np.mean(x != y))
-
-
-def _ordered(words: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Map words to integers in the order of the values that they encode; adjacent values differ by 1."""
-    sign = 1 << (_BITS[dtype] - 1)
-    size = np.asarray(words & words.dtype.type(sign - 1)).astype(object if dtype == "float64" else np.int64)
-    return np.where(words >= sign, -size, size)
+        return ()
+    distance = np.abs(to_ordered(x, one.dtype) - to_ordered(y, one.dtype))
+    with np.errstate(invalid="ignore"):
+        sizes = np.abs(np.subtract(*(to_numbers(words, one.dtype).astype(np.float64) for words in (x, y))))
+    return int(distance.max()), float(sizes[np.isfinite(sizes)].max(initial=0)), float(np.mean(x != y))
 
 
 def _unlike(
@@ -303,25 +297,33 @@ def _entered(a: Recording, b: Recording) -> list[tuple[Tensor | None, Tensor | N
 
 
 def _causes(
-    a: Recording, b: Recording, one: Operation, other: Operation, inputs: Sequence[Difference], seconds: float,
-    progress: Callable[[int], None] | None,
+    a: Recording, b: Recording, one: Operation, other: Operation, inputs: Sequence[Difference], known: bool,
+    seconds: float, progress: Callable[[int], None] | None,
 ) -> Iterator[str]:  # fmt: skip
-    """Yield sentences about the arithmetic of an operation in both runs."""
+    """Yield sentences about the arithmetic of an operation in both runs; `known`: weights or models' inputs differ."""
     if one.numbers != other.numbers:
-        pairs = [f"{x} in A, {y} in B" for x, y in zip_longest(one.numbers, other.numbers, fillvalue="none") if x != y]
-        yield f"its arguments differ: {'; '.join(pairs)}"
+        pairs = [pair for pair in zip_longest(one.numbers, other.numbers) if len(set(pair)) > 1]
+        named = (" and ".join(f"{x} in {side}" for x, side in zip(pair, "AB", strict=True) if x) for pair in pairs)
+        yield f"its arguments differ: {'; '.join(named)}"
     if one.kind == "module" or any(inputs):
-        if any(inputs) and not any(difference.reason for difference in inputs):
-            yield "the difference comes from a weight, or from operations that the two runs do not share by name:"
-        for side, run in (("A", a), ("B", b)):
-            inside = [op.name for op in run.operations.values() if op.module == one.module and op.kind != "module"]
-            yield f"{side} computes {one.module or 'the model'} as {', '.join(inside[:_MOST]) or 'nothing recorded'}"
+        if any(inputs) and not known and not any(difference.reason for difference in inputs):
+            yield "the difference comes from operations that the two runs do not share by name"
+        inside = [_inside(run, one.module) for run in (a, b)]
+        if inside[0] != inside[1]:
+            yield from (
+                f"{side} computes {one.module or 'the model'} as {x}" for side, x in zip("AB", inside, strict=True)
+            )
         return
     for side, op in (("A", one), ("B", other)):
         if op.product is not None:
             yield f"{side}: {_identified(op, seconds, progress)}"
         elif matched := _orders(op):
             yield f"{side}: {matched}"
+
+
+def _inside(run: Recording, module: str) -> str:
+    names = [op.name for op in run.operations.values() if op.module == module and op.kind != "module"]
+    return ", ".join(name.removeprefix(f"{module}/") for name in names[:_MOST]) or "nothing recorded"
 
 
 def _identified(op: Operation, seconds: float, progress: Callable[[int], None] | None) -> str:

@@ -21,6 +21,7 @@ from ..format.catalogue import formats
 VERSION = 1
 FILES = ("manifest.json", "operations.jsonl", "tensors.bin")
 INTEGERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "bool")
+BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
 _NUMPY = (*INTEGERS, "float32", "float64")
 
 
@@ -258,3 +259,10 @@ def to_numbers(words: NDArray[Any], dtype: str) -> NDArray[Any]:
     if dtype in _NUMPY:
         return words.view(dtype)
     return np.asarray(decode(words, formats[dtype]), np.float32)
+
+
+def to_ordered(words: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Map words to integers in the order of the values that they encode; adjacent values differ by 1."""
+    sign = 1 << (BITS[dtype] - 1)
+    size = np.asarray(words & words.dtype.type(sign - 1)).astype(object if dtype == "float64" else np.int64)
+    return np.where(words >= sign, -size, size)

@@ -37,7 +37,8 @@ from ..recipe.toml import toml_key, toml_value
 from ..registry import Registry, UnknownNameError, suggest
 from ..special.cpu import CpuGelu
 from ..special.portable import RoundedFunction
-from .operations import Elements, Ordered, Rule, Stepped
+from .operations import Elements, Rule, Stepped
+from .sums import Ordered
 
 _CATALOGUES: dict[str, Registry[Any]] = {"order": orders, "attention": attentions, "norm": norms}
 #: Fields of rules that hold catalogue entries, with the kind of each.

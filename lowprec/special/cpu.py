@@ -141,6 +141,9 @@ class CpuGelu(Value):
         normalize_fields(self)
         check_choice("CpuGelu", "function", self.function, tuple(cpu_gelu.FUNCTIONS))
 
+    def __str__(self) -> str:
+        return self.function
+
     def __call__(self, x: Floats) -> Floats:
         """Return GELU of an array of any shape."""
         x = np.ascontiguousarray(x)

@@ -108,7 +108,7 @@ def mean_in_another_order(layer):
 @pytest.mark.parametrize(
     ("change", "name", "text"),
     [
-        (epsilon, f"{NORM}/aten.add.Tensor#0", "its arguments differ: 1e-06 in A, 1e-05 in B"),
+        (epsilon, f"{NORM}/aten.add.Tensor#0", "its arguments differ: 1e-06 in A and 1e-05 in B"),
         (halves_of_k, "model.layers.1.mlp.down_proj/aten.mm.default#0", "aten.mm.default#1"),
         (in_float32, "model.layers.1.mlp.down_proj/aten.mm.default#0", "bfloat16 [66, 80] in A, float32 [66, 80] in B"),
         (reversed_k, "model.layers.1.mlp.down_proj/aten.mm.default#0", "B computes"),

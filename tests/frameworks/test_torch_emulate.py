@@ -13,7 +13,8 @@ pytest.importorskip("transformers")
 from tiny_models import DTYPES, deepseek, gemma2, gpt2, llama, mixtral, neox, qwen3, qwen3_moe  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from lowprec.parity.operations import Bounded, Product, ReciprocalRoot, Sum  # noqa: E402
+from lowprec.parity.operations import Bounded, ReciprocalRoot  # noqa: E402
+from lowprec.parity.sums import Product, Sum  # noqa: E402
 from lowprec.special.cpu import CpuGelu  # noqa: E402
 from lowprec.torch import convert, emulate  # noqa: E402
 from lowprec.torch.emulation.comparison import check_bound  # noqa: E402

@@ -13,8 +13,9 @@ from lowprec.cli.app import cli
 
 torch = pytest.importorskip("torch")
 import lowprec.torch as lpt  # noqa: E402
-from lowprec.parity.operations import Arithmetic, Product, ReciprocalRoot, Sum  # noqa: E402
+from lowprec.parity.operations import Arithmetic, ReciprocalRoot  # noqa: E402
 from lowprec.parity.stack import Stack  # noqa: E402
+from lowprec.parity.sums import Product, Sum  # noqa: E402
 from lowprec.torch.switching import divergence  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]

@@ -161,9 +161,20 @@ def test_an_operation_between_two_others(tmp_path):
     found = diverge(a, b)
     assert found.first.name == "m/aten.exp#0"
     assert str(found.output) == (
-        "3 of 3 rows differ, the first at [0]; of values that both stored, 100.0% differ, by at most 1 ulp"
+        "3 of 3 rows differ, the first at [0]; of values that both stored, 100.0% differ, by at most 1.19e-07 (1 ulp)"
     )
-    assert "operations that the two runs do not share by name" in found.causes[0]
+    assert found.causes == ("the difference comes from operations that the two runs do not share by name",)
+
+
+def test_a_difference_of_weights_needs_no_other_cause(tmp_path):
+    x = np.ones((3, 4), np.float32)
+    runs = []
+    for name, w in (("a", x), ("b", 2 * x)):
+        folder = Folder(tmp_path / name).add("m/aten.mul#0", (x, w), w, numbers=["2"] if name == "b" else [])
+        runs.append(folder.close(parameters={"w": folder.tensor(w, "float32")}))
+    found = diverge(*runs)
+    assert found.unlike[0].startswith("the weights differ: 1 of 1 parameters, first w (3 of 3 rows differ")
+    assert found.causes == ("its arguments differ: 2 in B",)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ from click.testing import CliRunner
 import lowprec as lp
 from lowprec.cli.app import cli
 from lowprec.parity.classes import with_addend
-from lowprec.parity.operations import Bounded, Flash, Product, Rows, Sum
+from lowprec.parity.operations import Bounded, Function, Gelu, Sigmoid
 from lowprec.parity.stack import Stack, load_stack
+from lowprec.parity.sums import Flash, Product, Rows, Sum
+from lowprec.special.cpu import CpuGelu
 
 TORCH = "torch_cpu"
 
@@ -74,6 +76,9 @@ def test_what_is_wrong_with_a_file_is_said(text, message):
         (lambda: Sum(), "Sum: orders must be rules of orders"),
         (lambda: Rows(), "Rows: norms must be pairs of a dtype and an object of class Norm"),
         (lambda: Flash(), "Flash: kernels must be pairs of a dtype and an object of class AttentionKernel"),
+        (lambda: Gelu(vector="aten", scalar=CpuGelu("glibc")), "Gelu: vector, .* must be of class CpuGelu, got 'aten'"),
+        (lambda: Sigmoid(exp="exp"), "Sigmoid: exp must be of class CpuExp, got 'exp'"),
+        (lambda: Function(function="exp"), "Function: function must be of class RoundedFunction, got 'exp'"),
         (lambda: Bounded("nonsense"), "function must be a NumPy ufunc of one argument, got 'nonsense'"),
         (lambda: Bounded(ulps="many"), "ulps must be"),
         (lambda: Bounded(ulps=-1), "ulps must be"),

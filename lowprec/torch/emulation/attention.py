@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lowprec.parity.operations import Flash, rounded, row_sums
+from lowprec.parity.operations import rounded
+from lowprec.parity.sums import Flash, row_sums
 
 from .layout import Floats, fill, like, values
 

@@ -52,5 +52,5 @@ def _find(functions: tuple[CpuGelu, ...], probed: bool, layout: str, approximate
         found = rounded(function(values(x)), DTYPES[dtype])
         if not differing(torch.from_numpy(found).to(dtype), expected):
             return function
-    tried = " or ".join(function.function for function in functions)
+    tried = " or ".join(map(str, functions))
     raise ValueError(f"emulate: gelu must have the bits of {tried} in {layout} code, got others from this PyTorch")

@@ -15,23 +15,9 @@ from lowprec.attn.tiles import Call
 from lowprec.order.order import FormatName
 from lowprec.order.probed import RevealError
 from lowprec.parity.classes import Classes, Search, with_addend
-from lowprec.parity.operations import (
-    Bounded,
-    ComposedAttention,
-    Elements,
-    Flash,
-    Gelu,
-    Loop,
-    Moves,
-    Power,
-    Product,
-    Rows,
-    Rule,
-    Stepped,
-    Sum,
-    rounded,
-)
+from lowprec.parity.operations import Bounded, Elements, Gelu, Loop, Moves, Power, Rule, Stepped, rounded
 from lowprec.parity.stack import Stack
+from lowprec.parity.sums import ComposedAttention, Flash, Product, Rows, Sum
 
 from .attention import Bfloat16Blocks, Float32Blocks
 from .comparison import DTYPES, check_bound

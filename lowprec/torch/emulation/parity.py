@@ -204,4 +204,4 @@ def _difference(operation: str, a: Stack, b: Stack) -> str:
 
 def _text(field: Any) -> str:
     """Return a field of a rule; entries of catalogues by name."""
-    return ", ".join(map(_text, field)) if isinstance(field, tuple) else str(field)
+    return ", ".join(map(_text, field)) or "none" if isinstance(field, tuple) else str(field)
