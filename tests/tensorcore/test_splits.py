@@ -113,15 +113,14 @@ EPILOGUES = [
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda x: f"{x[0]['apply_scales_at']}-{x[0]['promote_every']}")
 @pytest.mark.parametrize("fields", [*REDUCTIONS, {"slices": 3, "slice_length": 8}])
-@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "e4m3fn", "nf4"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "e4m3fn", "nf4"])
 @pytest.mark.parametrize(
     ("accumulator", "codes"),
     [("hopper_fp8", "e4m3fn"), ("hopper_bf16", "bfloat16"), ("hopper_f16_f16", "float16"), ("float32", "bfloat16"),
      ("cdna1_bf16", "bfloat16"), ("hopper_fp8_mma", "e4m3fn")],
 )  # fmt: skip
-@pytest.mark.parametrize("k", [97, 320])
-def test_one_product_has_the_bits_of_its_parts_one_by_one(accumulator, codes, fmt, fields, epilogue, k):
-    more, granularity, alpha, has_c = epilogue
+def test_one_product_has_the_bits_of_its_parts_one_by_one(accumulator, codes, fmt, fields, epilogue):
+    (more, granularity, alpha, has_c), k = epilogue, 327
     rng = np.random.default_rng(3)
     x, y = (rng.standard_normal((rows, k)) * 2.0 ** rng.integers(-4, 5, (rows, k)) for rows in (35, 9))
     x[:3] *= 2.0**20  # partial sums beyond float16 and FP8
