@@ -91,7 +91,8 @@ _SAGE = (
 _SAGE_STAND_IN = (
     "exp2 and logarithm of MUFU, reciprocal: correctly rounded; the sum's and the output's rescaling: contracted, as "
     "nvcc 13.0 compiles them; divisions of the quantizers: correctly rounded; the mean of K: one rounding of its sum; "
-    "q, k and v: rounded to BF16; scores of the mean of K, for the log-sum-exp: summed in order in float32"
+    "rows beyond the last in a group of rows: zeros, where Triton's loads leave them undefined; q, "
+    "k and v: rounded to BF16; scores of the mean of K, for the log-sum-exp: summed in order in float32"
 )
 _E4M3, _BF16, _FLOAT32 = formats["e4m3fn"], formats["bfloat16"], formats["float32"]
 

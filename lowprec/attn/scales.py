@@ -159,7 +159,11 @@ class ThreadScales(OperandScales):
             v = flushed(v)
             amax = np.fmax.reduce(np.abs(v), axis=2, initial=np.float32(0))
             values = round_to(v * _divided(self.v_max, amax)[:, :, None], v_format, policy="ocp_sat")
-            return (found[0][0], found[1][0], values), (found[0][1], found[1][1], amax / np.float32(self.v_max))
+            return (found[0][0], found[1][0], values), (
+                found[0][1],
+                found[1][1],
+                flushed(amax / np.float32(self.v_max)),
+            )
 
     def mean(self, k: Floats) -> Floats:
         """Return the mean [B, Hk, 1, D] of keys in BF16: ``torch.mean``, with a sum in float64 that is rounded once."""

@@ -196,6 +196,15 @@ def test_a_channel_of_zeros_and_special_values() -> None:
     assert not empty[~rows][:, [0, 1, 3, 5, 6, 7]].any()
 
 
+def test_a_subnormal_scale_of_a_channel_is_zero() -> None:
+    """MeanScaleKernel is compiled with ``--use_fast_math``."""
+    v = np.full((1, 1, 20, 8), 2.0**-119, np.float32)
+    v[..., 1] = 2.0**-117
+    scale = quantize_operands(v, v, v, lp.attentions["sage2"]).descale[2][0, 0]
+    assert scale[0] == 0 == sage.per_channel_fp8([Fraction(1, 1 << 119)], 448)[1]
+    assert scale[1] == float(sage.per_channel_fp8([Fraction(1, 1 << 117)], 448)[1]) > 0
+
+
 def test_undecided_outputs_bound_other_functions() -> None:
     """No output that is decided changes with an exp2 or a reciprocal at either end of its bounds."""
     from test_undecided import SomeExp2, SomeReciprocal

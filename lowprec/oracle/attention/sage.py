@@ -223,7 +223,7 @@ def per_channel_fp8(column: Sequence[Exact], scale_max: float) -> tuple[list[int
     """Return the codes of E4M3 and the scale of a channel that is not zero: MeanScaleKernel."""
     amax = max(abs(Fraction(x)) for x in column)
     factor = divided(Fraction(scale_max), amax)
-    return [encode(times(x, factor), E4M3FN) for x in column], divided(amax, Fraction(scale_max))
+    return [encode(times(x, factor), E4M3FN) for x in column], _ftz(divided(amax, Fraction(scale_max)))
 
 
 def shifted(x: Exact, center: Exact, is_rounded: bool) -> Exact:
