@@ -268,19 +268,20 @@ and `lowprec.jax.attention` call it:
 - `ThreadScales` (`qk_quant_gran` "per_thread", the default) has one scale for the rows of a warp's 32 queries, and for
   the keys of a tile, that a thread of the tensor core holds. `WarpScales` ("per_warp") has one per warp and per tile:
   `lp.attentions["sage2"].with_(scales=WarpScales())`, from `lowprec.attn.scales`. V has one scale per channel.
-- The maximum includes the scale and the offset: m = max(m, max(S) s - 8.807), from -5,000,000 on, and P = 2^(S s - m).
-  In the last two tiles, the scores are multiplied by the scales of Q and K and rounded before the maximum is found; in
-  all others, s is the product of all scales. Hidden keys have the score -5,000,000.
+- The maximum includes the scale and the offset: m = max(m, max(S) s - 8.807), which starts at -5,000,000, and P = 2^(S
+  s - m). In the last two tiles, the scores are multiplied by the scales of Q and K and rounded before the maximum is
+  found; in all others, s is the product of all scales. Hidden keys have the score -5,000,000.
 - A channel of V that is zero has an infinite inverse scale: its output is NaN.
 
 D and Dv must be equal and at most 128. The library has no windows, and its causal mask starts at the first key: only
 as many keys as queries have the mask of `causal=True`. Other cases raise an error.
 
-Besides `ex2.approx` and the reciprocal, two things are not public: the order in which `torch.mean` adds the keys, and
-the divisions of the quantizers (`div.full` in Triton, `div.approx` in CUDA). lowprec rounds the sum once, and divides
-correctly rounded. Operands are rounded to BF16 first; the library also takes FP16. nvcc 13.0 compiles the rescaling of
-a thread's sum and of O, and the addition after it, to one FMA each (at D = 64 without a mask and D = 128 with a causal
-mask).
+Besides `ex2.approx`, the reciprocal and the logarithm, these are not public: the order in which `torch.mean` adds the
+keys (here the sum is rounded once), the divisions of the quantizers (`div.full` in Triton, `div.approx` in CUDA; here
+correctly rounded), rows beyond the last in a group of rows (undefined in Triton; here zeros), and the order of the
+scores of K's mean in the log-sum-exp (here one after the other). NaN in Q or K is the integer 0. Operands are rounded
+to BF16 first; the library also takes FP16. nvcc 13.0 compiles the rescaling of a thread's sum and of O, and the
+addition after it, to one FMA each (at D = 64 without a mask and D = 128 with a causal mask).
 
 ## PyTorch on a CPU
 

@@ -81,7 +81,8 @@ _FLASHINFER = (
 )
 _FLASHINFER_STAND_IN = (
     "exp2 and logarithm of MUFU, divisions: correctly rounded; arguments of exp2, a sum's rescaling and log-sum-exps: "
-    "contracted"
+    "contracted; with pages and a window, V of a last tile without visible keys: the tile's own, where the source "
+    "loads tile 0"
 )
 _SAGE = (
     "thu-ml/SageAttention at d1a57a5, csrc/qattn/qk_int_sv_f8_cuda_sm89.cuh, attn_utils.cuh; csrc/mma.cuh, math.cuh; "
@@ -91,7 +92,8 @@ _SAGE = (
 _SAGE_STAND_IN = (
     "exp2 and logarithm of MUFU, reciprocal: correctly rounded; the sum's and the output's rescaling: contracted, as "
     "nvcc 13.0 compiles them; divisions of the quantizers: correctly rounded; the mean of K: one rounding of its sum; "
-    "rows beyond the last in a group of rows: zeros, where Triton's loads leave them undefined; q, "
+    "rows beyond the last in a group of rows: zeros, where Triton's loads leave them undefined; "
+    "NaN as an integer: 0; q, "
     "k and v: rounded to BF16; scores of the mean of K, for the log-sum-exp: summed in order in float32"
 )
 _E4M3, _BF16, _FLOAT32 = formats["e4m3fn"], formats["bfloat16"], formats["float32"]

@@ -142,7 +142,10 @@ class Forward:
                 scores += h.mask[start:stop, visit.start : visit.start + keys]
             p = state.update(scores, scale, visit.is_guarded)
             state.add_values(p, _columns(h.v, visit.start, keys), done)
-        return state.finish(scale, self.lse_scale, self.v_descale, self.sink)
+        found = state.finish(scale, self.lse_scale, self.v_descale, self.sink)
+        if visits or self.sink is not None:
+            return found
+        return found._replace(lse=np.full_like(found.lse, kernel.empty_lse))
 
     def _paired_rows(self, h: Head, rows: slice, visits: Sequence[Visit], schedule: FlashMla) -> HeadResult:
         kernel, q = self.kernel, (h.q[rows], schedule.rotated(h.q[rows]))

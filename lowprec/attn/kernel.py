@@ -26,11 +26,9 @@ from .tiles import ALL_KEYS, Call, KeyTile, Schedule
 _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
 _BY_HEAD = HeadScales()
 
-#: Fields whose rules are in powers of two, and fields that kernels of tiles in pairs or with scales of threads lack.
-_IN_OCTAVES = (
-    "p_offset", "rescale_threshold", "gradient_tiles", "sink", "plain_lse", "descale_first", "lse_in_octaves",
-    "combine",
-)  # fmt: skip
+#: Fields that only kernels with 2^x, tiles one by one and scales of heads have; those with an exp2 of base e lack more.
+_PLAIN = ("rescale_threshold", "gradient_tiles", "sink", "plain_lse", "descale_first")
+_IN_OCTAVES = ("p_offset", *_PLAIN, "lse_in_octaves", "combine")
 _OF_HEADS = (
     "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap", "last_tile_first", "propagates_nan",
     "lse_from_scale", "p_scale",
@@ -250,8 +248,8 @@ class AttentionKernel(Value):
                 raise TypeError(f"{caller}: {field} must be an object of {optional.__name__} or None, got {value!r}")
         causes: tuple[tuple[str, bool, Sequence[str], dict[str, Any]], ...] = (
             ("an exp2 of base e", self.exp2.is_natural, _IN_OCTAVES, {}),
-            ("tiles in pairs", self.schedule.is_paired, (*_IN_OCTAVES[:-2], *_ONE_BY_ONE), _OTHERS),
-            ("scales of threads", self.has_thread_scales, (*_IN_OCTAVES[1:], *_OF_HEADS), _OTHERS),
+            ("tiles in pairs", self.schedule.is_paired, ("p_offset", *_PLAIN, *_ONE_BY_ONE), _OTHERS),
+            ("scales of threads", self.has_thread_scales, (*_PLAIN, "lse_in_octaves", "combine", *_OF_HEADS), _OTHERS),
         )
         for cause, holds, names, others in causes:
             for name in names if holds else ():

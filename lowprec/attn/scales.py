@@ -134,6 +134,8 @@ class ThreadScales(OperandScales):
         if self.queries % 8 or self.rows % 8 or self.keys % 16:
             sizes = f"{self.queries}, {self.rows} and {self.keys}"
             raise ValueError(f"{caller}: queries and rows must be multiples of 8, keys of 16, got {sizes}")
+        if self.queries % self.rows:
+            raise ValueError(f"{caller}: queries must be a multiple of rows, got {self.queries} and {self.rows}")
 
     def query_groups(self, m: int) -> tuple[NDArray[np.intp], int]:
         """Return the scale of each query [M], and the number of scales."""
@@ -230,9 +232,9 @@ class WarpScales(ThreadScales):
 
 
 def _amax(x: Floats, groups: NDArray[np.intp], count: int) -> Floats:
-    """Return the largest magnitude of the rows [B, H, M, D] of each group; 0 for a group without rows."""
+    """Return the largest magnitude of the rows [B, H, M, D] of each group, NaN aside; 0 for a group without rows."""
     found = np.zeros((count, *x.shape[:2]), np.float32)
-    np.maximum.at(found, groups, np.moveaxis(np.abs(x).max(-1), 2, 0))
+    np.fmax.at(found, groups, np.moveaxis(np.fmax.reduce(np.abs(x), -1, initial=np.float32(0)), 2, 0))
     return np.moveaxis(found, 0, 2)
 
 

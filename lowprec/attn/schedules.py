@@ -318,5 +318,5 @@ class SageAttention(SquareSchedule):
             sizes = f"D = {call.head_dim}, Dv = {call.value_dim}"
             raise ValueError(f"attention: head sizes must be equal for {self.library}, got {sizes}")
         if not call.keys:
-            raise ValueError(f"attention: keys must be at least 1 for {self.library}, got 0")
+            raise ValueError(f"attention: k must have at least 1 key for {self.library}, got 0")
         return super().normalized(call)

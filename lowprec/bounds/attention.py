@@ -93,6 +93,8 @@ def attention_tolerance(
             f"attention_tolerance: kernel must have a 2**x and a reciprocal of documented error, got {kernel} with "
             f"{kernel.exp2} and {kernel.reciprocal}"
         )
+    if np.ndim(k) > 1 and not np.shape(k)[-2]:
+        raise ValueError(f"attention_tolerance: k must have at least 1 key, got shape {np.shape(k)}")
     target = formats.get(kernel.output_format if out_format is None else out_format)
     if softcap is not None:
         softcap = float(check_positive_float32("attention_tolerance", "softcap", softcap))

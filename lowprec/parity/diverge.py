@@ -31,9 +31,13 @@ class Difference:
         Number of rows that both tensors have, and how many of these differ.
     first : tuple of int
         Index of the first row that differs.
-    ulps, size, share : int, float and float; or None
-        Largest difference of stored values, in units in the last place and of finite numbers, and share that differs;
-        None if no stored row differs, or if the dtypes differ.
+    ulps : int or None
+        Largest difference of stored values in units in the last place; None, as `share`, if no stored row differs, or
+        if the dtypes differ.
+    size : float or None
+        Largest difference of finite stored values; None if there is none.
+    share : float or None
+        Share of the stored values that differ.
     reason : str
         Reason why bits cannot be compared (dtypes or shapes); empty if they can.
     unaligned : bool
@@ -60,7 +64,7 @@ class Difference:
         text = f"{self.differing} of {self.rows} rows differ, the first at {list(self.first)}"
         if self.ulps is None:
             return text
-        most = f"by at most {self.size:.3g} ({self.ulps} ulp)"
+        most = f"by {self.ulps} ulp" if self.size is None else f"by at most {self.size:.3g} ({self.ulps} ulp)"
         return f"{text}; of values that both stored, {self.share:.1%} differ, {most}"
 
 
@@ -232,7 +236,7 @@ def _rows(one: Tensor, other: Tensor, shapes: Shapes | None) -> Shapes | None:
     return x, y
 
 
-def _sizes(one: Tensor, other: Tensor, shapes: Shapes) -> tuple[int, float, float] | tuple[()]:
+def _sizes(one: Tensor, other: Tensor, shapes: Shapes) -> tuple[int, float | None, float] | tuple[()]:
     """Return ulps, size and share of the differences of values that both stored, as in `Difference`."""
     places = [np.unravel_index(t.rows, shape) for t, shape in zip((one, other), shapes, strict=True)]
     at = [list(zip(*map(list, place), strict=True)) for place in places]
@@ -245,7 +249,8 @@ def _sizes(one: Tensor, other: Tensor, shapes: Shapes) -> tuple[int, float, floa
     distance = np.abs(to_ordered(x, one.dtype) - to_ordered(y, one.dtype))
     with np.errstate(invalid="ignore"):
         sizes = np.abs(np.subtract(*(to_numbers(words, one.dtype).astype(np.float64) for words in (x, y))))
-    return int(distance.max()), float(sizes[np.isfinite(sizes)].max(initial=0)), float(np.mean(x != y))
+    largest = float(sizes[np.isfinite(sizes)].max(initial=0)) or None
+    return int(distance.max()), largest, float(np.mean(x != y))
 
 
 def _unlike(

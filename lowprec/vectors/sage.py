@@ -16,8 +16,11 @@ from .vectors import Answer, Field, Words
 
 _D, _KEYS, _COLUMNS, _TILES = 8, 200, 2, 4
 _SOFTMAX_SCALE = rounded(Fraction(3, 10))
-KERNELS = {name: SageAttention(ACCUMULATORS[f"ada_fp8{end}"]) for name, end in (("sage2", ""), ("sage2pp", "_f16"))}
-"""Kernels by catalogue name."""
+KERNELS = {
+    "sage2": (SageAttention(ACCUMULATORS["ada_fp8"]), 448.0, "fp22"),
+    "sage2pp": (SageAttention(ACCUMULATORS["ada_fp8_f16"]), 2.25, "float16"),
+}
+"""Kernels by catalogue name, with the largest number of a channel of V, and the format of the sums of P V."""
 _INPUTS = (
     Field.of("q", INT8, _D), Field.of("k", INT8, _KEYS * _D), Field.of("v", E4M3FN, _KEYS * _COLUMNS),
     Field.of("scale of q", FLOAT32), Field.of("scales of k", FLOAT32, 4 * _TILES),
@@ -41,25 +44,25 @@ _WRONG: dict[str, dict[str, Any]] = {
 
 def prepare(name: str, level: int, seed: int) -> SetSpec:
     """Return the fields, inputs and rule of a set, without its answers."""
-    kernel = KERNELS[name]
+    kernel, largest, sums = KERNELS[name]
     definition = {
         "head size": _D, "keys": _KEYS, "columns of v": _COLUMNS, "softmax scale": float(_SOFTMAX_SCALE),
         "mask": "none", "layout": "k and v by keys; scales of k by tiles, then threads", "keys per tile": kernel.cta_k,
-        "accumulator": type(kernel.core.rule).__name__, "sums of P V": "float16" if name == "sage2pp" else "fp22",
+        "accumulator": type(kernel.core.rule).__name__, "sums of P V": sums,
         "offset": kernel.offset,
     }  # fmt: skip
-    points = _points(float(2.25 if name == "sage2pp" else 448), level, Stream(seed, f"attention/{name}"))
+    points = _points(largest, level, Stream(seed, f"attention/{name}"))
     results = Field.of("out", FLOAT32, _COLUMNS), Field.of("lse", FLOAT32)
     return SetSpec(definition, _INPUTS, results, points, _answer(kernel), "any")
 
 
 def rules(name: str) -> Iterator[Rule]:
     """Yield the other kernel, then wrong rules near this one."""
-    for other, rule in KERNELS.items():
+    for other, (rule, *_) in KERNELS.items():
         if other != name:
             yield Rule(f"as {other}", _answer(rule))
     for words, change in _WRONG.items():
-        yield Rule(words, _answer(dataclasses.replace(KERNELS[name], **change)), True)
+        yield Rule(words, _answer(dataclasses.replace(KERNELS[name][0], **change)), True)
 
 
 def _answer(kernel: SageAttention) -> Answer:

@@ -29,6 +29,7 @@ def masked(q: Array, k: Array, v: Array, visible: Array) -> tuple[Array, Array]:
     return p @ v / p.sum(1, keepdims=True), top[:, 0] + np.log(p.sum(1))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", GPU)
 def test_masks_select_the_keys_that_they_should(name: str) -> None:
     """Against softmax in float64: a wrong key would change the output by far more than FP8's error."""
@@ -147,6 +148,7 @@ def test_a_kernel_of_ones_own_is_checked() -> None:
             kernel.with_(**change)
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_tile_and_progress_is_reported() -> None:
     """Scores of 768 rows and 8,192 keys have 24 MiB; rows are reported after each 512, per head and split."""
     q, k, v = normal(0, 2, 768, 16), normal(1, 1, 8192, 16), normal(2, 1, 8192, 16)

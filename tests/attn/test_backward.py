@@ -73,6 +73,7 @@ def canonical(bits: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("m", "n", "d", "buffers", "causal", "size"), [
     (9, 37, 8, 8, False, 1.0), (11, 37, 24, 2, True, 1.0), (20, 18, 8, 1, True, 1.0), (1, 1, 8, 3, False, 1.0),
     (9, 20, 8, 2, False, 2.0**-127), (9, 20, 8, 1, False, 2.0**-123),
@@ -86,6 +87,7 @@ def test_gradients_have_the_oracle_s_bits(m: int, n: int, d: int, buffers: int, 
         assert got == want
 
 
+@pytest.mark.sampled(1, default=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [
     {"backwards": False}, {"rounded_p": True}, {"buffers": 4}, {"keys": 8},
@@ -96,6 +98,7 @@ def test_wrong_rules_have_other_bits(wrong: dict[str, Any]) -> None:
     assert got != both(18, 50, 8, 2, False, **wrong)[1]
 
 
+@pytest.mark.sampled(1, default=2)
 @pytest.mark.ci
 @pytest.mark.parametrize(("causal", "wrong"), [
     (False, {"backwards": True}), (False, {"last_key_first": True}), (False, {"queries": 8}),

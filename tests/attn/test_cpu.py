@@ -75,6 +75,7 @@ def test_infinities_and_nan_have_the_oracle_s_bits(name: str) -> None:
     assert got == want
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", KERNELS)
 def test_masks_have_the_oracle_s_bits(name: str) -> None:
     """Queries that see nothing of the first tile, or nothing; NaN and Inf that a mask hides reach the scores."""
@@ -90,6 +91,7 @@ def test_masks_have_the_oracle_s_bits(name: str) -> None:
     assert not any(finite[2][1:])
 
 
+@pytest.mark.sampled(1, default=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "name"), [
     ({"accumulators": 1}, "torch_cpu_flash_bf16"), ({"accumulators": 2}, "torch_cpu_flash_f32"),
@@ -126,6 +128,7 @@ def both_of_math(
     return canonical(got.view(np.uint32)), canonical(np.array(want, np.uint32))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("n", "d", "window", "sign"), [
     (5, 8, (-1, -1), 1), (35, 20, (4, 1), 1), (70, 31, (-1, 0), -1), (33, 50, (0, -1), 1),
 ])  # fmt: skip
@@ -151,6 +154,8 @@ def test_hidden_scores_stay_nan_and_rows_without_keys_are_zero() -> None:
     assert not lp.attention(*data, kernel="sdpa_math").out[0, 2]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1, default=2)
 @pytest.mark.parametrize(
     "wrong",
     [{"block": 1000}, {"halves": False}, {"scales_scores": True}, {"sums_rest_alone": True}, {"divides_output": True}],

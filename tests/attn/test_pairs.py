@@ -108,6 +108,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1, default=3)
 @pytest.mark.ci
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_rules_have_other_bits(wrong: str) -> None:

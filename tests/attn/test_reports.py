@@ -76,6 +76,7 @@ def test_e4m3_is_worse_than_e5m2_while_p_saturates_and_better_at_a_smaller_offse
     assert 0.45 < min(ratios[4]) < max(ratios[4]) < 0.55
 
 
+@pytest.mark.slow
 def test_another_tile_gives_other_outputs_and_the_same_log_sum_exp() -> None:
     """vllm-project/vllm#51902, an H100 with tiles of 192 and of 128 keys: five observations, and where they begin.
 
@@ -103,6 +104,7 @@ def test_another_tile_gives_other_outputs_and_the_same_log_sum_exp() -> None:
     assert shares[0] == 0 < shares[1]
 
 
+@pytest.mark.slow
 def test_few_keys_of_a_last_tile_lose_the_other_tiles() -> None:
     """flash-attention#2577 on a B300, six heads of one query: cosines fall to 0.86 beyond multiples of 128 keys."""
     q, k, v = normal(0, 6, 1, 128), normal(1, 1, 1024, 128), normal(2, 1, 1024, 128)

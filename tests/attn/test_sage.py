@@ -57,6 +57,7 @@ def both(
     return [[np.where(x & 0x7FFFFFFF > is_nan, is_nan, x).tolist() for x in pair] for pair in (bits, wanted)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("m", "n", "causal"), [(19, 19, True), (5, 75, False), (1, 3, False)])
 def test_every_row_has_the_oracle_s_bits(name: str, m: int, n: int, causal: bool) -> None:
@@ -183,7 +184,7 @@ def test_outputs_and_log_sum_exps_are_near_those_of_float64(name: str, causal: b
 
 
 def test_a_channel_of_zeros_and_special_values() -> None:
-    """The scale of zeros is 0 and its inverse infinite; NaN in Q, K and V reaches the rows that see it."""
+    """The scale of zeros is 0 and its inverse infinite; NaN in V reaches all rows; NaN in Q and K is the integer 0."""
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((1, 1, 20, 8)).astype(np.float32) for _ in "qkv")
     v[..., 2], q[0, 0, 3, 1], v[0, 0, 19, 4] = 0, np.nan, np.nan
@@ -191,9 +192,17 @@ def test_a_channel_of_zeros_and_special_values() -> None:
     empty = np.isnan(out[0, 0])
     assert empty[:, 2].all()
     assert empty[:, 4].all()  # 0 * NaN: all keys are in one tile
-    rows = np.arange(20) % 8 == 3
-    assert empty[rows].all()
-    assert not empty[~rows][:, [0, 1, 3, 5, 6, 7]].any()
+    assert not empty[:, [0, 1, 3, 5, 6, 7]].any()
+    for scales in (ThreadScales(), WarpScales()):
+        kernel, zero = lp.attentions["sage2"].with_(scales=scales), q.copy()
+        zero[0, 0, 3, 1] = 0
+        with_nan, without = (quantize_operands(x, k, v, kernel) for x in (q, zero))
+        assert with_nan.q.tobytes() == without.q.tobytes()
+        assert with_nan.descale[0].tobytes() == without.descale[0].tobytes()
+        k[0, 0, 2, 5] = np.nan  # the mean of a channel, and so all its keys
+        found = quantize_operands(q, k, v, kernel).k[0, 0]
+        assert not found[:, 5].any()
+        assert np.abs(np.delete(found, 5, 1)).max() == 127
 
 
 def test_a_subnormal_scale_of_a_channel_is_zero() -> None:
@@ -233,7 +242,7 @@ def test_what_the_library_refuses() -> None:
     for arrays, options, message in (
         ((x, x, y), {}, "head sizes must be equal for SageAttention, got D = 16, Dv = 17"),
         ((wide, wide, wide), {}, "head sizes must be at most D = 128, Dv = 128 for sage2, got D = 129"),
-        ((x, x[:0], x[:0]), {}, "keys must be at least 1 for SageAttention, got 0"),
+        ((x, x[:0], x[:0]), {}, "k must have at least 1 key for SageAttention, got 0"),
         ((x[:2], x, x), {"causal": True}, "causal must be False for 2 queries and 4 keys in SageAttention, got True"),
         ((x, x, x), {"window": (2, 0)}, r"window must be None for SageAttention, got \(2, 0\)"),
         ((x, x, x), {"softcap": 3.0}, "softcap must be None for sage2"),
@@ -258,16 +267,20 @@ def test_what_the_library_refuses() -> None:
     ("lse_in_octaves", True, False),
 ])  # fmt: skip
 def test_fields_that_scales_of_threads_do_not_have(field: str, only: Any, value: Any) -> None:
-    kernel: AttentionKernel = lp.attentions["sage2"]
     with pytest.raises(ValueError, match=f"{field} must be {only} with scales of threads, got {value}"):
-        kernel.with_(**{field: value})
+        lp.attentions["sage2"].with_(**{field: value})
+
+
+def test_sizes_that_scales_of_threads_do_not_have() -> None:
+    kernel: AttentionKernel = lp.attentions["sage2"]
     with pytest.raises(ValueError, match="promote_every must be 1 with fused_promotion, got None"):
         kernel.with_(promote_every=None)
-    assert kernel.with_(promote_every=None, fused_promotion=False) != kernel
     with pytest.raises(ValueError, match="key_tiles must have 64 keys, as its scales, got"):
         kernel.with_(key_tiles=((128, 32, 32, 32),))
     with pytest.raises(ValueError, match="queries and rows must be multiples of 8, keys of 16, got 128, 32 and 8"):
         ThreadScales(keys=8)
+    with pytest.raises(ValueError, match="WarpScales: queries must be a multiple of rows, got 128 and 48"):
+        WarpScales(rows=48)
     none, some = np.zeros((1, 1, 0, 8), np.float32), np.ones((1, 1, 2, 8), np.float32)
-    with pytest.raises(ValueError, match="keys must be at least 1 for SageAttention, got 0"):
+    with pytest.raises(ValueError, match="k must have at least 1 key for SageAttention, got 0"):
         masked_attention("test", (some, none, none), kernel)

@@ -85,6 +85,8 @@ def both(
     return bits, [want, [[x] for x in lse]]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1, default=3)
 @pytest.mark.parametrize("name", SPLIT)
 def test_split_keys_have_the_oracle_s_bits(name: str) -> None:
     """Two query heads share the keys and the tiles of queries; empty splits, rows without keys."""
@@ -108,6 +110,7 @@ def test_a_split_with_an_infinite_sum_is_not_empty() -> None:
     assert np.isnan(np.array(out, np.uint32).view(np.float32)).all()
 
 
+@pytest.mark.sampled(1, default=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [
     {"lanes": 4}, {"by_total": True}, {"scaled": True}, {"skips_zeros": False}, {"empty_lse": 1.0},

@@ -86,6 +86,7 @@ def canonical(bits: Any) -> Any:
     return np.where((bits & 0x7FFFFFFF) > 0x7F800000, np.uint32(0x7FC00000), bits).tolist()
 
 
+@pytest.mark.sampled(3, default=20)
 @pytest.mark.parametrize("name", LIBRARIES)
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_blocks_of_rows_have_the_oracle_s_bits(name: str, case: int) -> None:
@@ -93,6 +94,7 @@ def test_blocks_of_rows_have_the_oracle_s_bits(name: str, case: int) -> None:
     assert got == want
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("wrong", "name", "case"), [
     ("guards_all", "flash2", 8), ("guards_all", "fa3_bf16", 8), ("one_block", "flash2", 6),
     ("one_block", "fa4_bf16", 6),

@@ -55,6 +55,7 @@ def test_infinity_must_not_be_lost_and_vectors_are_judged():
     assert lp.sum_tolerance(np.zeros((0, 4), np.float32)).test(np.zeros(0, np.float32))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sums", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["halving", "pairwise"])
 def test_an_order_has_its_own_bits_and_formats(name, sums):
@@ -259,6 +260,7 @@ test_refusals = refusals(
         ("lp.quantize_tolerance(x, 'te_delayed')", "spec must have no state, got 'te_delayed'"),
         ("lp.quantize_tolerance(x, 'nvfp4_te_rht')", "got one with hadamard_size=16; transform x first"),
         ("lp.quantize_tolerance(x, 'nvfp4_4over6')", "got one with a scale chosen by a comparison of sums, mae"),
+        ("lp.attention_tolerance(x, x[:0], x[:0])", r"k must have at least 1 key, got shape \(0, 64\)"),
         ("lp.attention_tolerance(x, x, x, kernel=own)", "kernel must have a 2\\*\\*x and a reciprocal of documented"),
         ("lp.attention_tolerance(x, x[:, :8], x)", "attention"),
     ],

@@ -19,6 +19,7 @@ def runs(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_two_runs_are_compared(runs):
     found = rows("report", runs / "a", runs / "b")

@@ -166,7 +166,7 @@ def test_gelu_that_pytorch_computes_otherwise_is_an_error():
         assert run.counts["gelu"].differing
     torch.set_num_threads(2)
     x = normal(100, 200)
-    with pytest.raises(ValueError, match="gelu with threads must have below 16385 elements, got 20000"), emulate():
+    with pytest.raises(ValueError, match="gelu with threads must have at most 16384 elements, got 20000"), emulate():
         F.gelu(x.t())
     check(lambda: F.gelu(x))
 
@@ -218,7 +218,7 @@ def test_threads_and_cpu_capability(monkeypatch):
     q, k, v = (normal(2, 2, 40, 32, seed=i) for i in range(3))
     check(lambda: F.scaled_dot_product_attention(q, k, v))
     assert torch.get_num_threads() == 4
-    with pytest.raises(ValueError, match="silu with threads must have below 32768 elements, got 32768"), emulate():
+    with pytest.raises(ValueError, match="silu with threads must have at most 32767 elements, got 32768"), emulate():
         F.silu(torch.zeros(1 << 15))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     with pytest.raises(ValueError, match="capability must be AVX512 for stack 'torch_cpu', got AVX2"), emulate():

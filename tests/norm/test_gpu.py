@@ -154,7 +154,7 @@ def row(n, seed=0):
     return (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 3, n)).astype(np.float32)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_sums_are_those_of_threads(name):
     key, width = family(name)

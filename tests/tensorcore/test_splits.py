@@ -44,7 +44,7 @@ def word(values, fmt):
 SPLIT = {"cutlass_serial": "serial", "cutlass_workspace": "workspace", "cutlass_sliced": "serial", "det_gemm": "tree"}
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(1, default=16)
 @pytest.mark.parametrize("fmt", WORDS)
 @pytest.mark.parametrize(("k", "split_k"), [(500, 3), (129, 2), (64, 4), (33, 1)])
 @pytest.mark.parametrize("library", SPLIT)
@@ -110,7 +110,7 @@ EPILOGUES = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(12, default=108)
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda x: f"{x[0]['apply_scales_at']}-{x[0]['promote_every']}")
 @pytest.mark.parametrize("fields", [*REDUCTIONS, {"slices": 3, "slice_length": 8}])
 @pytest.mark.parametrize("fmt", ["bfloat16", "e4m3fn", "nf4"])
@@ -143,7 +143,8 @@ def test_one_product_has_the_bits_of_its_parts_one_by_one(accumulator, codes, fm
     assert np.isfinite(want).any()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
+@pytest.mark.sampled(1, default=2)
 @pytest.mark.parametrize("reduction", WRONG)
 def test_wrong_rules_are_noticed(reduction):
     a, b = operands(400)

@@ -184,7 +184,9 @@ class StackMode(TorchDispatchMode):
         if isinstance(rule, Gelu):
             rule = gelu_for(rule, kwargs.get("approximate", "none"), tensors[0], out, run)
         if isinstance(rule, Stepped) and rule.has_rests and torch.get_num_threads() > 1 and out.numel() >= rule.grain:
-            raise ValueError(f"emulate: {name} with threads must have below {rule.grain} elements, got {out.numel()}")
+            raise ValueError(
+                f"emulate: {name} with threads must have at most {rule.grain - 1} elements, got {out.numel()}"
+            )
         numbers = list[Any]()
         for i, a in enumerate(operands):
             x = values(a) if isinstance(a, torch.Tensor) else np.asarray(a, np.float32)
