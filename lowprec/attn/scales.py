@@ -232,7 +232,7 @@ class WarpScales(ThreadScales):
 
 
 def _amax(x: Floats, groups: NDArray[np.intp], count: int) -> Floats:
-    """Return the largest magnitude of the rows [B, H, M, D] of each group, NaN aside; 0 for a group without rows."""
+    """Return the largest magnitude of the rows [B, H, M, D] of each group without NaN; 0 for no rows."""
     found = np.zeros((count, *x.shape[:2]), np.float32)
     np.fmax.at(found, groups, np.moveaxis(np.fmax.reduce(np.abs(x), -1, initial=np.float32(0)), 2, 0))
     return np.moveaxis(found, 0, 2)

@@ -199,7 +199,7 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
         found = str(error).removeprefix("diverge: ")
         if found == str(error):
             found = f"folder must have the recorder's entries, got {type(error).__name__}: {error}"
-        raise ValueError(f"diverge: {found} in {str(folder)!r}") from None
+        raise ValueError(f"diverge: folder must be a whole recording, got {str(folder)!r}: {found}") from None
     for names in ([operation.name for operation in made], [name for name, _ in parameters]):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
