@@ -205,9 +205,9 @@ kernel tests for rows that are all -Inf; masked values are NaN there. The rules 
 twice: a second implementation, written from the sources without knowledge of the first, has the same bits in all
 109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities), and of SageAttention in
 3,154,496 outputs, 33,461 log-sum-exps and 18,051,200 quantized numbers of 249 cases. Of 442 cases of FlashInfer
-(8,277,632 outputs), nine differ: with pages and a window, its producer loads V of tile 0 in place of that of the last
-tile, whose keys are all hidden, so that a NaN there spreads; lowprec loads the tile's own. The smallest of these cases
-are part of the test suite. **No recording of a GPU's attention has confirmed the rules yet.**
+(8,277,632 outputs), nine differ: with pages and a window, FlashInfer loads V of tile 0 for the last tile. All keys of
+that tile are hidden, so only a NaN in V shows the difference; lowprec loads the V that belongs to the tile. The
+smallest of these cases are part of the test suite. **No recording of a GPU's attention has confirmed the rules yet.**
 
 Whether the compiler contracts a multiplication and an addition into one FMA was read from compiled kernels: fa3-fwd
 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS
@@ -273,8 +273,8 @@ and `lowprec.jax.attention` call it:
   found; in all others, s is the product of all scales. Hidden keys have the score -5,000,000.
 - A channel of V that is zero has an infinite inverse scale: its output is NaN.
 
-D and Dv must be equal and at most 128. The library has no windows, and its causal mask starts at the first key: only
-as many keys as queries have the mask of `causal=True`. Other cases raise an error.
+D and Dv must be equal and at most 128. SageAttention does not support windows, and aligns a causal mask at the first
+key, which is the mask of `causal=True` only for as many keys as queries. Other cases raise an error.
 
 Besides `ex2.approx`, the reciprocal and the logarithm, these are not public: the order in which `torch.mean` adds the
 keys (here the sum is rounded once), the divisions of the quantizers (`div.full` in Triton, `div.approx` in CUDA; here

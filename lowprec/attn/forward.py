@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..cast.casts import decode, encode
 from ..format.catalogue import Format, formats
 from ..kernels import attn as kernels
+from ..special.exp2 import LN_2
 from ..special.reciprocal import flushed
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.mma import mma
@@ -27,7 +28,7 @@ from .sums import Numbers, added, multiply_add, promote, times
 from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]
-_LOG2_E, _LN_2 = math.log2(math.e), np.float32(math.log(2))
+_LOG2_E = math.log2(math.e)
 _FLOAT32 = formats["float32"]
 LEAST_SCORE = np.float32(-5e6)  # SageAttention's score of a hidden key, and maximum before the first tile
 ROWS = 512  # largest number of queries at a time, which limits the memory of a tile of scores
@@ -301,8 +302,8 @@ class OnlineSoftmax:
             lse = multiply_add(self.maxima, scale, kernel.exp2.log2(sums), flush, kernel.fused_lse)
             return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
         if not kernel.exp2.is_natural and not kernel.lse_in_octaves:
-            scale = np.float32(scale * _LN_2) if lse_scale is None else lse_scale
-        lse = self._log_sum_exp(sums, is_empty, scale) * (_LN_2 if kernel.lse_in_octaves else np.float32(1))
+            scale = np.float32(scale * LN_2) if lse_scale is None else lse_scale
+        lse = self._log_sum_exp(sums, is_empty, scale) * (LN_2 if kernel.lse_in_octaves else np.float32(1))
         lse = np.where(is_empty, np.float32(kernel.empty_lse), lse)
         return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
 
@@ -315,9 +316,9 @@ class OnlineSoftmax:
 
 
 class ThreadSoftmax(OnlineSoftmax):
-    """State of a block of rows with scales of threads, whose maxima m are exponents of 2, with the offset.
+    """State of a block of rows with scales of threads; a maximum m is an exponent of 2 that includes the offset.
 
-    For a tile, with the scale s of a thread and its scores S::
+    The scale s and the scores S of a thread give, for each tile::
 
         m' = max(m, max(S) s - `p_offset`)      a = 2^(m - m')      P = 2^(S s - m')
     """

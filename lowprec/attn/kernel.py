@@ -13,7 +13,7 @@ from .._checks import check_optional_int, check_positive, check_positive_float32
 from .._values import Value, normalize_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy, policies
-from ..special.exp2 import Exp2, RoundedExp2
+from ..special.exp2 import LN_2, Exp2, RoundedExp2
 from ..special.reciprocal import Reciprocal, RoundedReciprocal
 from ..tensorcore.accumulator import Accumulator
 from .scales import HeadScales, OperandScales, ThreadScales
@@ -278,7 +278,7 @@ class AttentionKernel(Value):
     @property
     def lse_unit(self) -> np.float32:
         """Factor that converts the log-sum-exp to nats: ln 2 if it is to base 2, else 1."""
-        return np.float32(np.log(2) if self.plain_lse else 1)
+        return LN_2 if self.plain_lse else np.float32(1)
 
     def lse_in_nats(self, lse: Floats, q: Floats, k: Floats, scale: float) -> Floats:
         """Return the log-sum-exp of q and k, given what the kernel returns for the operands quantized from them."""

@@ -13,6 +13,7 @@ from .._checks import check_int
 from .._values import normalize_fields
 from ..cast.casts import encode
 from ..kernels import attn as kernels
+from ..special.exp2 import LN_2
 from .kernel import AttentionKernel
 from .sums import Numbers, multiply_add, times
 from .tiles import Call, Schedule, Visit
@@ -20,7 +21,6 @@ from .tiles import Call, Schedule, Visit
 Floats = NDArray[np.float32]
 HIDDEN = np.float32(-1e33)  # score of a hidden key
 _LEAST_MAXIMUM = np.float32(-1e30)  # maximum, times the scale, before the first tile
-_LN_2 = np.float32(np.log(2))
 
 
 #: Function that returns P V + O from codes of P [M, keys], codes of V transposed [columns, keys] and O.
@@ -154,5 +154,5 @@ class PairedSoftmax:
         octaves = kernel.exp2.log2(safe)
         if is_split:
             return out, np.where(is_empty, np.float32(-np.inf), octaves + self.maxima)
-        lse = multiply_add(octaves, _LN_2, self.maxima * _LN_2, flush, kernel.fused_lse)
+        lse = multiply_add(octaves, LN_2, self.maxima * LN_2, flush, kernel.fused_lse)
         return out, np.where(is_empty, np.float32(kernel.empty_lse), lse)

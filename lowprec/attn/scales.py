@@ -70,7 +70,8 @@ class OperandScales(Value):
 class HeadScales(OperandScales):
     """One scale of each operand per sequence and key head: amax divided by the largest number, and 1 for zeros.
 
-    Those of Q and K multiply the scale of the scores, that of V the output. Formats of 16 bits or more have no scales.
+    The scales of Q and K multiply the scale of the scores, the scale of V multiplies the output. Operands in formats of
+    16 bits or more are not scaled.
     """
 
     def __post_init__(self) -> None:

@@ -275,7 +275,7 @@ class FlashInfer(Schedule):
         Raises
         ------
         ValueError
-            If the window has keys to the right, for which the library has no limit.
+            If the window is limited to the right, which the library does not support.
         """
         if call.right > 0:
             raise ValueError(

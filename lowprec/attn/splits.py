@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from .._values import Value, normalize_fields
 from ..kernels import attn as kernels
-from ..special.exp2 import Exp2
+from ..special.exp2 import LN_2, Exp2
 from ..special.reciprocal import Reciprocal
 from .sums import multiply_add
 from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]
-_LOG2_E, _LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
+_LOG2_E = np.float32(math.log2(math.e))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,10 +69,10 @@ class Combine(Value):
         is_empty = (total == 0) | (np.isnan(total) & (not self.in_octaves))
         octaves = np.empty_like(total)
         kernels.log2(total, octaves)
-        sums = octaves + safe if self.in_octaves else octaves * _LN_2 + largest
+        sums = octaves + safe if self.in_octaves else octaves * LN_2 + largest
         sums = np.where(is_empty, np.float32(self.empty_lse), sums) if self.by_total else sums
         if self.by_total:
-            return self._exp(lse, sums, exp2), sums * _LN_2 if self.in_octaves else sums
+            return self._exp(lse, sums, exp2), sums * LN_2 if self.in_octaves else sums
         inverse = np.where(is_empty, np.float32(0), reciprocal(np.where(is_empty, np.float32(1), total)))
         return weights * inverse, sums
 

@@ -277,7 +277,7 @@ def gelu_tanh_sleef(x: Any) -> Any:
 
 @kernel
 def gelu_tanh_glibc(x: Any) -> Any:
-    """Return the same by glibc's tanhf."""
+    """Return x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) by glibc's tanhf."""
     return F(F(F(0.5) * x) * F(F(1) + tanh_glibc(_cubic(x))))
 
 

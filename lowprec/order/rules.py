@@ -275,21 +275,24 @@ class Blocks(OrderRule):
 class Tiles(OrderRule):
     """Tiles of AMX's TDPBF16PS: in each, the sum of its even elements and that of its odd ones, which are added first.
 
-    A chain of tiles covers all elements: as few as possible, of one even size if n is divisible so, else of `block`
-    elements and a rest.
+    A chain of tiles covers all elements: tiles of `block` elements and a rest or, if `equal` and n can be divided so,
+    as few tiles as possible of one even size.
 
     Parameters
     ----------
     block : int
         Largest number of elements in a tile.
+    equal : bool
+        Whether tiles have one size if possible.
     """
 
     block: int = 32
+    equal: bool = True
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
         n, count = steps.n, -(-steps.n // self.block)
-        block = n // count if n % count == 0 and n // count % 2 == 0 else self.block
+        block = n // count if self.equal and n % count == 0 and n // count % 2 == 0 else self.block
         tiles = [range(at, min(at + block, n)) for at in range(0, n, block)]
         steps.in_turn([steps.in_lanes(tile, 2, "pairwise", len(tile)) for tile in tiles])
 

@@ -15,7 +15,7 @@ from ..registry import Registry
 from ..special.cpu import CpuGelu, SleefExp
 from ..special.portable import RoundedFunction
 from .operations import Arithmetic, Bounded, Function, Gelu, Moves, Power, ReciprocalRoot, Rule, Sigmoid  # fmt: skip
-from .pairs import FullTiles, PairBlocks, PairLanes
+from .pairs import PairBlocks, PairLanes
 from .stack import Stack
 from .sums import ComposedAttention, Flash, Product, Rows, SafeSoftmax, Sum  # fmt: skip
 
@@ -36,7 +36,7 @@ _BFLOAT16 = (
     Blocks("mkl_gemm_bf16", block=192, halves=True, **_WIDENED),
     PairLanes("vdpbf16ps_lanes", fma=True, flush=True, **_WIDENED),
     PairBlocks("vdpbf16ps_blocks", fma=True, flush=True, **_WIDENED),
-    FullTiles("tdpbf16ps_full", fma=True, flush=True, **_WIDENED),
+    Tiles("tdpbf16ps_full", equal=False, fma=True, flush=True, **_WIDENED),
     Lanes("four_lanes", lanes=4, join="halving", **_WIDENED),
     Lanes("eight_lanes", lanes=8, join="halving", **_WIDENED),
     Blocks("fours", block=4, join="halving", **_WIDENED),

@@ -236,7 +236,7 @@ def _normal(rng: np.random.Generator, n: int, dtype: FormatName, operands: int) 
 def _cancelling(
     rng: np.random.Generator, n: int, dtype: FormatName, operands: int, addend: float
 ) -> tuple[Floats, Floats]:
-    """Return vectors whose products cancel with an addend, so that only the rounding errors of their sum remain."""
+    """Return vectors with products that cancel with an addend: only the rounding errors of the sum remain."""
     half = n // 2
     a, b = np.zeros(n), np.zeros(n)
     first, second = rng.permutation(n)[: 2 * half].reshape(2, half)

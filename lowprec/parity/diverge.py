@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..diagnose.identify.identify import identify
-from ..format.catalogue import formats
-from ..order.catalogue import orders
-from .recording import BITS, INTEGERS, Operation, Product, Recording, Tensor, to_numbers, to_ordered
+from .causes import MOST, describe_product, describe_sum, list_operations
+from .recording import BITS, INTEGERS, Operation, Recording, Tensor, to_numbers, to_ordered
 
 SECONDS = 20.0
-_MOST = 5
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -35,7 +30,7 @@ class Difference:
         Largest difference of stored values in units in the last place; None, as `share`, if no stored row differs, or
         if the dtypes differ.
     size : float or None
-        Largest difference of finite stored values; None if there is none.
+        Largest difference of finite stored values; None if no finite values differ.
     share : float or None
         Share of the stored values that differ.
     reason : str
@@ -123,7 +118,7 @@ class Divergence:
         yield from self.causes
         for side, names in (("A", self.only_a), ("B", self.only_b)):
             if names:
-                yield f"only in {side}: {len(names)} operations, the first {', '.join(names[:_MOST])}"
+                yield f"only in {side}: {len(names)} operations, the first {', '.join(names[:MOST])}"
 
     def __repr__(self) -> str:
         return "\n  ".join(("Divergence:", *self.lines()))
@@ -173,8 +168,8 @@ def diverge(
         output = next((found for pair in outputs[name] if (found := compare(*pair, shapes))), None)
         if output:
             inputs = tuple(compare(*pair, shapes) for pair in _pairs(one.inputs, other.inputs))
-            known = any(" differ: " in sentence for sentence in _unlike(a, b, entered, shapes, ()))
-            causes = tuple(_causes(a, b, one, other, inputs, known, seconds, progress))
+            is_explained = _has_other_weights(a, b) or any(compare(*pair, shapes) for pair in entered)
+            causes = tuple(_causes(a, b, one, other, inputs, is_explained, seconds, progress))
             return Divergence(a, b, first=one, inputs=inputs, output=output, causes=causes, **about)  # type: ignore[arg-type]
     return Divergence(a, b, **about)  # type: ignore[arg-type]
 
@@ -301,19 +296,33 @@ def _entered(a: Recording, b: Recording) -> list[tuple[Tensor | None, Tensor | N
     return _pairs(one, other)
 
 
+def _has_other_weights(a: Recording, b: Recording) -> bool:
+    """Return whether parameters differ, or are in one run only."""
+    return {name: t.hash for name, t in a.parameters.items()} != {name: t.hash for name, t in b.parameters.items()}
+
+
 def _causes(
-    a: Recording, b: Recording, one: Operation, other: Operation, inputs: Sequence[Difference], known: bool,
-    seconds: float, progress: Callable[[int], None] | None,
-) -> Iterator[str]:  # fmt: skip
-    """Yield sentences about the arithmetic of an operation in both runs; `known`: weights or models' inputs differ."""
+    a: Recording,
+    b: Recording,
+    one: Operation,
+    other: Operation,
+    inputs: Sequence[Difference],
+    is_explained: bool,
+    seconds: float,
+    progress: Callable[[int], None] | None,
+) -> Iterator[str]:
+    """Yield sentences about the arithmetic of an operation in both runs.
+
+    If `is_explained`, weights or the models' inputs differ, so that operations need not.
+    """
     if one.numbers != other.numbers:
         pairs = [pair for pair in zip_longest(one.numbers, other.numbers) if len(set(pair)) > 1]
         named = (" and ".join(f"{x} in {side}" for x, side in zip(pair, "AB", strict=True) if x) for pair in pairs)
         yield f"its arguments differ: {'; '.join(named)}"
     if one.kind == "module" or any(inputs):
-        if any(inputs) and not known and not any(difference.reason for difference in inputs):
+        if any(inputs) and not is_explained and not any(difference.reason for difference in inputs):
             yield "the difference comes from operations that the two runs do not share by name"
-        inside = [_inside(run, one.module) for run in (a, b)]
+        inside = [list_operations(run, one.module) for run in (a, b)]
         if inside[0] != inside[1]:
             yield from (
                 f"{side} computes {one.module or 'the model'} as {x}" for side, x in zip("AB", inside, strict=True)
@@ -321,85 +330,6 @@ def _causes(
         return
     for side, op in (("A", one), ("B", other)):
         if op.product is not None:
-            yield f"{side}: {_identified(op, seconds, progress)}"
-        elif matched := _orders(op):
+            yield f"{side}: {describe_product(op, seconds, progress)}"
+        elif matched := describe_sum(op):
             yield f"{side}: {matched}"
-
-
-def _inside(run: Recording, module: str) -> str:
-    names = [op.name for op in run.operations.values() if op.module == module and op.kind != "module"]
-    return ", ".join(name.removeprefix(f"{module}/") for name in names[:_MOST]) or "nothing recorded"
-
-
-def _identified(op: Operation, seconds: float, progress: Callable[[int], None] | None) -> str:
-    """Return a sentence with the result of `identify` for the samples of a product."""
-    p = op.product
-    assert p is not None
-    if p.factors:
-        return f"a product with {' and '.join(p.factors)}, which is not searched"
-    if unknown := [dtype for name in "abd" if not _is_known(dtype := p.dtypes[name])]:
-        return f"a product of {p.dtypes['a']} and {p.dtypes['b']}: identify does not know {unknown[0]}"
-    scales: dict[str, Any] = {}
-    if "a_scale" in p.words:
-        m, n = op.outputs[0].shape
-        scales = {"a_scale": _scales(p, "a", m), "b_scale": _scales(p, "b", n)}
-        if any(scale is None for scale in scales.values()):
-            sizes = " and ".join(f"{p.dtypes[name]} {list(p.words[name].shape)}" for name in scales)
-            return f"a product with scales {sizes}, which is not searched"
-    c = to_numbers(p.words["c"], p.dtypes["c"]) if "c" in p.words else None
-    of: dict[str, Any] = {f"{name}_format": p.dtypes[name] for name in "abd"}
-    return identify(
-        p.words["a"], p.words["b"], c, p.words["d"], seconds=seconds, progress=progress, **of, **scales
-    ).sentence
-
-
-def _is_known(dtype: str) -> bool:
-    return dtype == "float64" or (dtype not in INTEGERS and dtype in formats)
-
-
-def _scales(p: Product, side: str, count: int) -> NDArray[np.float32] | None:
-    """Return the float32 scales of the stored rows of a, or of the rows of b that give the stored columns of d.
-
-    They have shape [rows, 1], or [1, 1] for a single scale. The result is None for another dtype or layout.
-    """
-    words, places = p.words[f"{side}_scale"], p.rows if side == "a" else p.columns
-    if p.dtypes[f"{side}_scale"] != "float32":
-        return None
-    scale = to_numbers(words, "float32")
-    if scale.size == 1:
-        return scale.reshape(1, 1)
-    scale = scale if side == "a" else scale.T
-    return np.ascontiguousarray(scale[places]) if scale.shape == (count, 1) else None
-
-
-def _orders(op: Operation) -> str:
-    """Return a sentence that names the catalogued orders that give a recorded sum or mean over the last axis, or ""."""
-    if (
-        not op.kind.startswith(("aten.mean", "aten.sum"))
-        or op.numbers[:1] != ("-1",)
-        or op.numbers[1:2] not in ((), ("True",))  # not the last axis alone
-        or (op.inputs[0].dtype, op.outputs[0].dtype) != ("float32", "float32")
-    ):
-        return ""
-    x, out = op.inputs[0], op.outputs[0]
-    n = x.shape[-1]
-    rows = [row for row in x.rows if row in out.rows] if out.shape[-1:] == (1,) else []
-    if not rows:
-        return ""
-    data, recorded = (t.values[[t.rows.index(row) for row in rows]] for t in (x, out))
-    fits = []
-    for name in (name for name in orders if orders[name].is_defined_for(n)):
-        sums = np.array([orders[name](n).sum(row) for row in data], np.float32)
-        for how, made in _finished(sums, n, op.kind.startswith("aten.mean")).items():
-            if np.array_equal(made, recorded[:, 0]):
-                fits.append(f"{name}{how}")
-    if not fits:
-        return f"no order in lp.orders gives its {len(rows)} stored sums of {n} numbers; `lowprec reveal` finds others"
-    return f"its {len(rows)} stored sums of {n} numbers are those of {', '.join(fits)}"
-
-
-def _finished(sums: NDArray[np.float32], n: int, is_mean: bool) -> Mapping[str, NDArray[np.float32]]:
-    """Return the sums, or the means computed by division by n and by multiplication by 1/n; keys name the operation."""
-    if not is_mean:
-        return {"": sums}
-    return {" divided by n": sums / np.float32(n), " times 1/n": sums * (np.float32(1) / np.float32(n))}

@@ -210,8 +210,8 @@ class Gelu(Stepped):
     vector, scalar : CpuGelu
         Functions in the vector steps of a `Loop` and in its scalar code.
     dense : tuple of CpuGelu
-        Functions of a library that computes all elements of contiguous operands; empty: there is none. The first that
-        gives PyTorch's bits is used.
+        Functions of a library that computes all elements of contiguous operands, of which the first with PyTorch's bits
+        is used; may be empty.
     probed : bool
         Whether every function is compared with PyTorch's before it is used; if not, they are used as given.
     step, grain
@@ -264,7 +264,7 @@ class Function(Elements):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounded(Rule):
-    """Function whose bits no public source defines: the running program's results are kept if within an error bound.
+    """Function without a public definition of its bits: PyTorch's results are kept if they are within an error bound.
 
     Parameters
     ----------

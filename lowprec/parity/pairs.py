@@ -52,21 +52,3 @@ class PairBlocks(OrderRule):
         """Add the steps."""
         n = steps.n
         steps.in_turn([steps.running(_swapped(range(k, min(k + self.block, n)), n)) for k in range(0, n, self.block)])
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class FullTiles(OrderRule):
-    """Tiles of AMX's TDPBF16PS as in `Tiles`, all of `block` elements but the last.
-
-    Parameters
-    ----------
-    block : int
-        Number of elements in a tile.
-    """
-
-    block: int = 32
-
-    def build(self, steps: Steps) -> None:
-        """Add the steps."""
-        tiles = [range(k, min(k + self.block, steps.n)) for k in range(0, steps.n, self.block)]
-        steps.in_turn([steps.in_lanes(tile, 2, "pairwise", len(tile)) for tile in tiles])

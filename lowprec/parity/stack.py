@@ -145,10 +145,8 @@ class Stack(Value):
                 raise ValueError(f"stack: {key} must be a string, got {content[key]!r}")
         if not isinstance(content.get("rules", {}), Mapping):
             raise ValueError(f"stack: rules must be tables, got {content['rules']!r}")
-        classes = {
-            c.__name__: c for base in (Rule, OrderRule) for c in subclasses(base) if c not in (Elements, Stepped)
-        }
-        classes |= {c.__name__: c for c in (Norm, RoundedFunction, CpuGelu, Welford, ColumnSum, *subclasses(ColumnSum))}
+        parts = (*subclasses(OrderRule), Norm, RoundedFunction, CpuGelu, Welford, ColumnSum, *subclasses(ColumnSum))
+        classes = {c.__name__: c for c in (*_rule_classes(), *parts)}
         r = Reader(_CATALOGUES, {**CLASSES, **classes}, content.get("definitions", {}), "stack")
         base = bases[content["base"]] if "base" in content else cls("empty")
         rules = {key: _rule(key, row, base, r) for key, row in content.get("rules", {}).items()}
@@ -186,7 +184,7 @@ def _rule(operation: str, row: Any, base: Stack, r: Reader) -> Rule:
     plain = {field: value for field, value in row.items() if field not in named}
     if "is" not in plain:
         if not base.rules:
-            raise ValueError(f"{where} must have a class ('is'): the file has no base, got {sorted(row)}")
+            raise ValueError(f"{where} must have a class ('is') in a file without a base, got {sorted(row)}")
         old = base.rule(operation)
         plain = {**{key: value for key, value in to_mapping(old).items() if key not in _NAMED}, "mark": "own", **plain}
         if "orders" in named and "probed" not in row:

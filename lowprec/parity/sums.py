@@ -131,7 +131,7 @@ class SafeSoftmax(Rows):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Flash(Ordered):
-    """Attention whose keys fit in one tile.
+    """Attention with all keys in one tile.
 
     Parameters
     ----------

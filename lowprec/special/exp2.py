@@ -22,7 +22,7 @@ from ..kernels import attn as kernels
 from .reciprocal import around
 
 Floats = NDArray[np.float32]
-_ULPS, _LEAST_NORMAL, _LN_2 = 2, np.float32(2.0**-126), np.float32(math.log(2))
+_ULPS, _LEAST_NORMAL, LN_2 = 2, np.float32(2.0**-126), np.float32(math.log(2))
 
 
 class Exp2(Value):
@@ -69,7 +69,7 @@ class Exp2(Value):
 
     def log(self, x: Floats) -> Floats:
         """Return the natural logarithms of sums [M]: log2 times ln 2, both rounded."""
-        return self.log2(x) * _LN_2
+        return self.log2(x) * LN_2
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -30,7 +30,7 @@ class Joins(NamedTuple):
     target : Format, optional
         Format of the partial sums that are rounded; None: none is.
     word : ndarray of uint32, shape (11,)
-        Constants of that rounding; zeros if there are none.
+        Constants of that rounding; zeros without a target.
     fits_kernels : bool
         Whether chains begin at multiples of an instruction's products, and the rounding has constants by which a sum
         that is not finite remains so; otherwise, every chain is computed as a separate product.

@@ -125,7 +125,7 @@ class Split(NamedTuple):
 def split_of(parts: Parts, reduction: str, cut: Cut, has_epilogue: bool = False, has_factors: bool = False) -> Split:
     """Return the chains of parts of K, and the joins of a reduction.
 
-    With `has_epilogue`, each part has an epilogue before it is rounded, with the addend in the first one.
+    If `has_epilogue`, each part has an epilogue before it is rounded, and the first one adds the addend.
     """
     runs: list[tuple[int, int, int]] = []
     plan: list[tuple[int, ...]] = []

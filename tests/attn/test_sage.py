@@ -24,6 +24,13 @@ BEYOND = 3e7
 SMALL = {"key_tiles": (KeyTile(128, 16, 16, 16, 16),), "scales": ThreadScales(448.0, 16, 8, 16)}
 
 
+def v_max(name: str) -> float:
+    """Return the largest magnitude of a channel of V."""
+    scales = lp.attentions[name].scales
+    assert isinstance(scales, ThreadScales)
+    return scales.v_max
+
+
 def operands(seed: int, m: int, n: int, d: int, largest: float = 448.0) -> list[Any]:
     """Return integers of Q and K, values in E4M3, and the scales of threads and channels, of blocks of 16."""
     rng = np.random.default_rng(seed)
@@ -61,8 +68,8 @@ def both(
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("m", "n", "causal"), [(19, 19, True), (5, 75, False), (1, 3, False)])
 def test_every_row_has_the_oracle_s_bits(name: str, m: int, n: int, causal: bool) -> None:
-    """One to five tiles, ragged ends, blocks whose last two tiles are masked."""
-    got, want = both(name, operands(m + n, m, n, 8, 448.0 if name == "sage2" else 2.25), causal=causal)
+    """One to five tiles, ragged ends, blocks with a mask in their last two tiles."""
+    got, want = both(name, operands(m + n, m, n, 8, v_max(name)), causal=causal)
     assert got == want
 
 
@@ -130,7 +137,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], float | None]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_rules_have_other_bits(wrong: str) -> None:
     name, change, scale = WRONG[wrong]
-    data = operands(1, 12, 75, 8, 448.0 if name == "sage2" else 2.25)
+    data = operands(1, 12, 75, 8, v_max(name))
     got, want = both(name, data, scale=scale, first=8, **change)
     assert got != want
 
@@ -221,7 +228,7 @@ def test_undecided_outputs_bound_other_functions() -> None:
     for name in NAMES:
         kernel = lp.attentions[name].with_(**SMALL)
         for case in range(2):
-            q, k, v, descale = operands(case, 24, 75, 16, 448.0 if name == "sage2" else 2.25)
+            q, k, v, descale = operands(case, 24, 75, 16, v_max(name))
             options: dict[str, Any] = {"descale": descale, "out_format": (None, "fp22")[case]}
             data = [x[None, None] for x in (q, k, v)]
             got = lp.attention(*data, kernel=kernel, undecided=True, **options)

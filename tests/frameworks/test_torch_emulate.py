@@ -199,7 +199,7 @@ def test_attention(dtype, causal):
 @pytest.mark.slow
 @pytest.mark.parametrize(("m", "n"), [(1, 12), (1, 35), (35, 35), (40, 40)])
 def test_attention_of_blocks_of_few_rows(m, n):
-    """The last block of 32 queries has 1, 3 or 8 rows, whose products have other orders."""
+    """The last block of 32 queries has 1, 3 or 8 rows; products of few rows are added in other orders."""
     q, k, v = (normal(1, 2, size, 64, dtype="bfloat16", seed=i) for i, size in enumerate((m, n, n)))
     check(lambda: F.scaled_dot_product_attention(q, k, v))
 
@@ -385,7 +385,7 @@ RUNS = itertools.product(
     [
         pytest.param(*run, marks=pytest.mark.ci if run in OFTEN else pytest.mark.exhaustive)
         for run in RUNS
-        if (run[0], run[2]) != (gemma2, "sdpa")  # transformers has none
+        if (run[0], run[2]) != (gemma2, "sdpa")  # transformers refuses this pair
     ],
 )
 def test_no_logit_of_a_model_differs(make, dtype, attention, shape):

@@ -245,7 +245,7 @@ def test_gradients_have_the_bits_of_fractions(name):
 
 
 def softmax_sum(terms, most):
-    """PyTorch: one warp up to a length, then a block of 1,024 threads, whose warps are joined by a warp."""
+    """PyTorch: one warp up to a length, then a block of 1,024 threads; a warp adds the sums of its warps."""
     if len(terms) <= most:
         return shuffle([chain(terms[t::32]) for t in range(32)], (16, 8, 4, 2, 1))
     sums = warps([chain(terms[t::1024]) for t in range(1024)])

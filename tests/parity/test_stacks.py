@@ -43,7 +43,10 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
         ("name = 3", "stack: name must be a string, got 3"),
         ('[rules.mm]\nis = "Elements"', r"rules\.mm: unknown rule 'Elements': expected one of Moves, Arithmetic"),
         ('[rules.mm]\nis = "Sums"', r"rules\.mm: unknown rule 'Sums': did you mean 'Sum'"),
-        ("[rules.mm]\nprobed = true", r"rules\.mm must have a class \('is'\): the file has no base, got \['probed'\]"),
+        (
+            "[rules.mm]\nprobed = true",
+            r"rules\.mm must have a class \('is'\) in a file without a base, got \['probed'\]",
+        ),
         ("capability = 3", "stack: capability must be a string, got 3"),
         (f'base = "{TORCH}"\n[rules.mm]\nsource = 3', "Product: source must be a string, got 3"),
         (

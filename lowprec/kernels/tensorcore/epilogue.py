@@ -134,7 +134,7 @@ def join(stack, size, top, operations, word, factors):
     """Apply operations to a stack of `top` tiles of `size` float32 sums.
 
     The lowest bits of `operations` are the first operation. ``ADD`` replaces the last two tiles by their sum, ``FMA``
-    by ``factors * last + previous``; ``SCALE`` computes ``factors * last + 0``, with factors of 1 if there are none.
+    by ``factors * last + previous``; ``SCALE`` computes ``factors * last + 0``; empty `factors` are 1.
     ``ROUND``, alone or with one of these, rounds the result by `word`, the constants of `round_bits` as an array. A NaN
     may have any bits.
     """
@@ -150,7 +150,7 @@ def join(stack, size, top, operations, word, factors):
         x = stack[(top - 1) * size : top * size]
         top -= (operation & ADD) // ADD
         total = stack[(top - 1) * size : top * size]
-        if both:  # in one pass; the previous sum is rounded, too, so that a NaN is one of the format
+        if both:  # in one pass; both terms are rounded before, so that a NaN of their sum is one of the format
             for j in range(size):
                 total[j] = round_number(total[j] + round_short(x[j], w), w)
             rounds = 0

@@ -20,7 +20,7 @@ _LAYOUTS: dict[str, Any] = {
 
 
 def gelu_for(rule: Gelu, approximate: str, x: torch.Tensor, out: torch.Tensor, run: int) -> Gelu:
-    """Return the rule with the functions that compute a tensor, whose loop has runs of some length.
+    """Return the rule with the functions that compute a tensor in runs of `run` consecutive elements.
 
     Raises
     ------
