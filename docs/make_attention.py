@@ -212,7 +212,7 @@ smallest of these cases are part of the test suite. **No recording of a GPU's at
 Whether the compiler contracts a multiplication and an addition into one FMA was read from compiled kernels: fa3-fwd
 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS
 DSL 4.6.2 for sm_100a. In these, `row_sum * scale + p`, `maximum * scale - 8` and `maximum * scale + log(sum)` are one
-FMA each (fields `QuadSum(fused=...)`, `fused_shift`, `fused_lse`), except that FlashAttention-4 does not fuse
+FMA each (fields `QuadSum(fused=...)`, `fused_shift`, `lse`), except that FlashAttention-4 does not fuse
 `row_sum * scale + p`. For another compiler, change these fields. FlashMLA's kernel in vllm 0.33.0 has the order of
 channels, of additions and of products that its source has, and one FMA each for `score * scale - maximum` and for
 `row_sum * scale + sum`. But vLLM compiles it without `--use_fast_math`, so it divides exactly and keeps subnormals;

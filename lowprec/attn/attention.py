@@ -24,6 +24,7 @@ from .cpu import TorchMath
 from .forward import Forward, Head, scale_of_scores
 from .kernel import AttentionKernel
 from .scales import Three
+from .sums import times
 from .tiles import Call
 
 Array = NDArray[Any]
@@ -40,7 +41,7 @@ class AttentionResult(BitwiseEq):
     out : ndarray of float32, shape (B, H, M, Dv)
         The output, rounded to the output format.
     lse : ndarray of float32, shape (B, H, M)
-        Log-sum-exp of the scaled scores of each row as the kernel returns it; ``kernel.lse_unit`` converts it to nats.
+        Log-sum-exp of the scaled scores of each row as the kernel returns it; ``kernel.lse.unit`` converts it to nats.
     saturated, underflowed : ndarray of int64, shape (B, H, M)
         Number of probabilities of a row that exceed P's format, and number of positive ones that became zero.
     undecided : ndarray of bool, shape (B, H, M, Dv), or None
@@ -187,7 +188,7 @@ def attention(
     cap = None if softcap is None else np.float32(np.float32(factor) / np.float32(softcap))
     descales = _kernel_scales(kernel, descale, q.shape, v.shape)
     out = np.zeros((batch, heads, m, channels), np.float32)
-    lse = np.full((batch, heads, m), kernel.empty_lse, np.float32)
+    lse = np.full((batch, heads, m), kernel.lse.empty, np.float32)
     saturated, underflowed = np.zeros((2, batch, heads, m), np.int64)
     lower, upper = (np.zeros_like(out), np.zeros_like(out)) if undecided else (out, out)
     advance = None if progress is None else _rows_counter(progress, lse.size * splits)
@@ -201,10 +202,10 @@ def attention(
             below, top = None, factor
             if cap is not None and softcap is not None:
                 below, qk_scale, top = cap * qk_scale, np.float32(1), softcap
-            nats = np.float32(top) * qk_scale if kernel.lse_from_scale else None
+            nats = np.float32(times(np.float32(top), qk_scale, False))
             run = Forward(
-                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), v_scale, undecided,
-                below, nats, sink, advance=advance,
+                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), nats, v_scale, undecided,
+                below, sink, advance=advance,
             )  # fmt: skip
             blocks = kernel.schedule.blocks(call, tile, member // key_heads)
             values, row_mask = np.ascontiguousarray(v[b, group].T), None if added is None else added[b, h]

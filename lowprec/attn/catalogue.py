@@ -23,7 +23,15 @@ from .scales import ThreadScales
 from .schedules import FlashAttention2, FlashAttention3, FlashAttention4, FlashInfer, Period, SageAttention
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
-from .sums import PackedPairSum, QuadPairSum, QuadQuartetSum
+from .sums import (
+    Base2LogSumExp,
+    NatsLogSumExp,
+    OctavesLogSumExp,
+    PackedPairSum,
+    QuadPairSum,
+    QuadQuartetSum,
+    TermsLogSumExp,
+)
 from .tiles import ALL_KEYS, ANY_SIZE, KeyTile
 
 attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
@@ -156,13 +164,12 @@ _AMPERE_COMBINE = Combine(
     empty_lse=float("inf"), divides_all=True,
 )  # fmt: skip
 _AMPERE: dict[str, Any] = {
-    "empty_scale": 1.0, "empty_lse": float("inf"), "lse_from_scale": True,
-    "softcap": True,
+    "empty_scale": 1.0, "lse": NatsLogSumExp(empty=float("inf"), from_scale=True), "softcap": True,
 }  # fmt: skip
 _HOPPER: dict[str, Any] = {"softcap": True, "combine": _HOPPER_COMBINE}
 _BLACKWELL_SOFTMAX: dict[str, Any] = {
     "row_sum": PackedPairSum(), "flush_subnormals": False, "rounded_log2_e": True,
-    "empty_scale": 1.0, "lse_in_octaves": True, "source": _FA4, "sink": OffsetSink(),
+    "empty_scale": 1.0, "lse": OctavesLogSumExp(), "source": _FA4, "sink": OffsetSink(),
     "combine": Combine(((64, 16), (256, 32)), scaled=True),
 }  # fmt: skip
 # Degree 3, flash_attn/cute/utils.py: POLY_EX2.
@@ -187,8 +194,8 @@ def _torch_cpu(name: str, fmt: Format, exp: CpuExp, **fields: Any) -> AttentionK
     return AttentionKernel(
         name, scores=chain, values=chain, operands=fmt, p_format=fmt, p_policy=policies["ieee"], exp2=exp,
         reciprocal=RoundedReciprocal(0, flush=False), last_tile_first=False, fused_scores=False, fused_shift=False,
-        product_block=192, propagates_nan=True, flush_subnormals=False, fused_lse=False, output_format=fmt,
-        decided=_MKL, **(flash | fields),
+        product_block=192, propagates_nan=True, flush_subnormals=False, lse=NatsLogSumExp(fused=False),
+        output_format=fmt, decided=_MKL, **(flash | fields),
     )  # fmt: skip
 
 
@@ -198,7 +205,8 @@ def _sage(name: str, core: str, v_max: float) -> AttentionKernel:
         name, scores=accumulators["float32"], values=accumulators[core], operands=formats["int8"], v_format=_E4M3,
         p_format=_E4M3, p_offset=8.807, key_tiles=(KeyTile(128, 64, 64, 64),), schedule=SageAttention(),
         row_sum=QuadQuartetSum(), reciprocal=RoundedReciprocal(1), promote_every=1, fused_promotion=True,
-        last_tile_first=False, rounded_log2_e=True, lse_in_octaves=True, scales=ThreadScales(v_max),
+        last_tile_first=False, rounded_log2_e=True, empty_scale=None, lse=OctavesLogSumExp(),
+        scales=ThreadScales(v_max),
         source=_SAGE, decided=_SAGE_STAND_IN,
     )  # fmt: skip
 
@@ -237,13 +245,13 @@ for _kernel in (
         "flashmla_dense", **(_of("hopper", "bf16") | {"decided": _MLA_STAND_IN}),
         key_tiles=(KeyTile(576, 64, 64, 64, 64, value_dim=512),),
         schedule=FlashMla(), row_sum=QuadPairSum(), p_policy=policies["ieee"], last_tile_first=False,
-        empty_scale=1.0, empty_lse=float("inf"), source=_MLA,
+        empty_scale=1.0, lse=TermsLogSumExp(empty=float("inf")), source=_MLA,
         combine=Combine(by_total=True, skips_zeros=False, empty_lse=float("inf"), divides_all=True, in_octaves=True),
     ),
     AttentionKernel(
         "flashinfer_fp8", **(_of("hopper", "fp8") | {"decided": _FLASHINFER_STAND_IN}), key_tiles=_FLASHINFER_FP8,
         schedule=FlashInfer(_FLASHINFER_PAGED), p_scale=448.0, reciprocal=RoundedQuotient(), descale_first=True,
-        plain_lse=True, source=_FLASHINFER,
+        lse=Base2LogSumExp(), source=_FLASHINFER,
     ),
     _sage("sage2", "ada_fp8", 448.0),
     _sage("sage2pp", "ada_fp8_f16", 2.25),

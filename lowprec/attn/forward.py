@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ..cast.casts import decode, encode
 from ..format.catalogue import Format, formats
 from ..kernels import attn as kernels
-from ..special.exp2 import LN_2
 from ..special.reciprocal import flushed
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.mma import mma
@@ -24,7 +23,7 @@ from .cpu import blocked_product
 from .kernel import AttentionKernel
 from .paired import HIDDEN, FlashMla, PairedSoftmax
 from .splits import split_blocks
-from .sums import Numbers, added, multiply_add, promote, times
+from .sums import Numbers, RowEnds, added, multiply_add, promote, times
 from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]
@@ -72,10 +71,10 @@ class Forward:
     kernel: AttentionKernel
     tile: int
     scale: np.float32  # factor of the scores, see `scale_of_scores`
+    softmax_scale: np.float32  # the same without log2(e)
     v_descale: Numbers  # one number, or [Dv], which the output is multiplied by after its division
     bounded: bool = False  # whether to compute bounds on the output
     cap: np.float32 | None = None  # factor of the scores below tanh
-    lse_scale: np.float32 | None = None  # factor of the maximum in the log-sum-exp; None: from `scale`
     sink: np.float32 | None = None
     is_split: bool = False  # whether the keys are a split, whose results are combined later
     advance: Callable[[int], None] | None = None  # called with the number of rows of each finished part
@@ -108,7 +107,7 @@ class Forward:
         kernel, combine = self.kernel, self.kernel.combine
         assert combine is not None
         tiles = -(-len(h.k) // self.tile) if combine.divides_all else None
-        parts, each = [], kernel.with_(empty_lse=-np.inf)  # of a split; an infinite sum gives +inf
+        parts, each = [], kernel.with_(lse=kernel.lse.with_(empty=-np.inf))  # an infinite sum gives +inf
         for i in range(splits):
             blocks = split_blocks(h.blocks, self.tile, i, splits, tiles)
             run = dataclasses.replace(self, kernel=each, sink=None if i else self.sink, is_split=True)
@@ -143,10 +142,10 @@ class Forward:
                 scores += h.mask[start:stop, visit.start : visit.start + keys]
             p = state.update(scores, scale, visit.is_guarded)
             state.add_values(p, _columns(h.v, visit.start, keys), done)
-        found = state.finish(scale, self.lse_scale, self.v_descale, self.sink)
+        found = state.finish(scale, self.softmax_scale, self.v_descale, self.sink)
         if visits or self.sink is not None:
             return found
-        return found._replace(lse=np.full_like(found.lse, kernel.empty_lse))
+        return found._replace(lse=np.full_like(found.lse, kernel.lse.empty))
 
     def _paired_rows(self, h: Head, rows: slice, visits: Sequence[Visit], schedule: FlashMla) -> HeadResult:
         kernel, q = self.kernel, (h.q[rows], schedule.rotated(h.q[rows]))
@@ -184,7 +183,7 @@ class Forward:
                 scales = np.ones_like(scales)
             p = state.update_threads(scores, times(self.scale, scales, flush))
             state.add_values(p, _columns(h.v, visit.start, self.tile), done)
-        return state.finish(self.scale, None, self.v_descale, None)
+        return state.finish(np.float32(1), np.float32(1), self.v_descale, None)
 
     def _width(self, h: Head, visit: Visit) -> int:
         """Return the number of keys of a tile."""
@@ -208,7 +207,7 @@ class OnlineSoftmax:
     """State of the online softmax of a block of rows."""
 
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
-        self.kernel = kernel
+        self.kernel, self.offset = kernel, kernel.p_offset
         self.maxima = np.full(rows, -np.inf, np.float32)
         self.sums = np.full((rows, kernel.row_sum.lanes), kernel.row_sum.start)
         self.out = np.zeros((rows, channels), np.float32)
@@ -276,7 +275,7 @@ class OnlineSoftmax:
             self.bounds.add_values(values, done)
 
     def finish(
-        self, scale: np.float32, lse_scale: np.float32 | None, v_descale: Numbers, sink: np.float32 | None
+        self, scale: np.float32, softmax_scale: np.float32, v_descale: Numbers, sink: np.float32 | None
     ) -> HeadResult:
         """Add the sink and divide by the sums."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
@@ -292,27 +291,16 @@ class OnlineSoftmax:
             argument, self.maxima = kernel.sink.argument(self.maxima, shifts, sink, scale, kernel.p_offset)
             sums = sums + kernel.exp2(argument[:, None])[:, 0]
         is_empty = (sums == 0) | (np.isnan(sums) & (not kernel.propagates_nan))
-        is_empty &= not kernel.has_thread_scales
+        is_empty &= kernel.empty_scale is not None
         safe, shared = np.where(is_empty | kernel.normalizes_p, np.float32(1), sums), kernel.shared_scale(v_descale)
-        factors = np.where(is_empty, np.float32(kernel.empty_scale) * shared, kernel.reciprocal.divide(shared, safe))
+        of_empty = np.float32(kernel.empty_scale or 0) * shared
+        factors = np.where(is_empty, of_empty, kernel.reciprocal.divide(shared, safe))
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
         self.out = times(self.out, v_descale, flush) if v_descale.ndim else self.out
         ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
-        if kernel.plain_lse:
-            lse = multiply_add(self.maxima, scale, kernel.exp2.log2(sums), flush, kernel.fused_lse)
-            return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
-        if not kernel.exp2.is_natural and not kernel.lse_in_octaves:
-            scale = np.float32(scale * LN_2) if lse_scale is None else lse_scale
-        lse = self._log_sum_exp(sums, is_empty, scale) * (LN_2 if kernel.lse_in_octaves else np.float32(1))
-        lse = np.where(is_empty, np.float32(kernel.empty_lse), lse)
+        factor = kernel.lse.factor(scale, softmax_scale, kernel.exp2)
+        lse = kernel.lse(RowEnds(self.maxima, sums, is_empty, factor, self.offset, kernel.exp2, flush))
         return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
-
-    def _log_sum_exp(self, sums: Floats, is_empty: NDArray[np.bool_], scale: np.float32) -> Floats:
-        """Return ``maximum * scale + log(sum)`` of each row, computed in octaves or in nats."""
-        kernel, offset = self.kernel, np.float32(self.kernel.p_offset)
-        exp2, safe = kernel.exp2, np.where(is_empty, np.float32(1), sums)
-        logs = exp2.log2(safe) - offset if kernel.lse_in_octaves else exp2.log(safe * np.exp2(-offset))
-        return multiply_add(self.maxima, scale, logs, kernel.flush_subnormals, kernel.fused_lse)
 
 
 class ThreadSoftmax(OnlineSoftmax):
@@ -325,7 +313,7 @@ class ThreadSoftmax(OnlineSoftmax):
 
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
         super().__init__(kernel, rows, channels, bounded)
-        self.maxima[:], self._is_first = LEAST_SCORE, False
+        self.maxima[:], self.offset, self._is_first = LEAST_SCORE, 0, False
 
     def update_threads(self, scores: Floats, scales: Floats) -> Floats:
         """Update maxima and sums for a tile of scores, given the scales [M, 4] of threads, and return P in float32."""
@@ -339,10 +327,6 @@ class ThreadSoftmax(OnlineSoftmax):
         growth, self.maxima = added(self.maxima, -maxima, flush), maxima
         keep = np.zeros(len(growth), bool)
         return self._exponentials(arguments.reshape(scores.shape), growth, kernel.exp2.factors(growth), keep)
-
-    def _log_sum_exp(self, sums: Floats, is_empty: NDArray[np.bool_], scale: np.float32) -> Floats:
-        """Return ``maximum + log2(sum)`` of each row."""
-        return added(self.kernel.exp2.log2(sums), self.maxima)
 
 
 def _product(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,29 +13,29 @@ from .._checks import check_optional_int, check_positive, check_positive_float32
 from .._values import Value, normalize_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy, policies
-from ..special.exp2 import LN_2, Exp2, RoundedExp2
+from ..special.exp2 import Exp2, RoundedExp2
 from ..special.reciprocal import Reciprocal, RoundedReciprocal
 from ..tensorcore.accumulator import Accumulator
 from .scales import HeadScales, OperandScales, ThreadScales
 from .schedules import FlashAttention3
 from .sinks import Sink
 from .splits import Combine
-from .sums import Floats, Numbers, QuadSum, RowSum
+from .sums import Floats, LogSumExp, NatsLogSumExp, Numbers, OctavesLogSumExp, QuadSum, RowSum, TermsLogSumExp
 from .tiles import ALL_KEYS, Call, KeyTile, Schedule
 
 _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
-_BY_HEAD = HeadScales()
+_BY_HEAD, _NATS = HeadScales(), NatsLogSumExp()
 
 #: Fields that only kernels with 2^x, tiles one by one and scales of heads have; those with an exp2 of base e lack more.
-_PLAIN = ("rescale_threshold", "gradient_tiles", "sink", "plain_lse", "descale_first")
-_IN_OCTAVES = ("p_offset", *_PLAIN, "lse_in_octaves", "combine")
+_PLAIN = ("rescale_threshold", "gradient_tiles", "sink", "descale_first")
+_IN_OCTAVES = ("p_offset", *_PLAIN, "combine")
 _OF_HEADS = (
     "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap", "last_tile_first", "propagates_nan",
-    "lse_from_scale", "p_scale",
+    "p_scale",
 )  # fmt: skip
 _ONE_BY_ONE = (*_OF_HEADS, "promote_every", "fused_shift", "empty_scale")
 #: Values of such kernels that are not the defaults.
-_OTHERS = {"last_tile_first": False, "empty_scale": 1.0, "lse_in_octaves": True}
+_OTHERS = {"last_tile_first": False, "empty_scale": 1.0}
 
 
 class GradientTile(NamedTuple):
@@ -130,16 +130,10 @@ class AttentionKernel(Value):
         Whether log2(e) is rounded to float32 before it is multiplied by the softmax scale.
     descale_first : bool
         Whether the scales of Q and K multiply the softmax scale before log2(e) does.
-    empty_scale, empty_lse : float
-        Factor of O, and log-sum-exp, of rows with a sum of 0 or NaN.
-    lse_in_octaves : bool
-        Whether the log-sum-exp is (m s + (log2 l - p_offset)) ln 2 instead of m (s ln 2) + log2(l / 2^p_offset) ln 2.
-    plain_lse : bool
-        Whether the log-sum-exp is m s + log2 l, to base 2 and without a check for rows with a sum of 0 or NaN.
-    lse_from_scale : bool
-        Whether the log-sum-exp uses the softmax scale itself in place of s ln 2.
-    fused_lse : bool
-        Whether, in the log-sum-exp, the multiplication of m and the addition after it are one fused multiply-add.
+    empty_scale : float or None
+        Factor of O in rows with a sum of 0 or NaN; None, with scales of threads: such sums are not replaced.
+    lse : LogSumExp
+        Rule of the log-sum-exp.
     combine : Combine or None
         How split keys are divided and combined; None: the kernel does not split keys.
     sink : Sink or None
@@ -188,12 +182,8 @@ class AttentionKernel(Value):
     flush_subnormals: bool = True
     rounded_log2_e: bool = False
     descale_first: bool = False
-    empty_scale: float = 0.0
-    empty_lse: float = float("-inf")
-    lse_in_octaves: bool = False
-    plain_lse: bool = False
-    lse_from_scale: bool = False
-    fused_lse: bool = True
+    empty_scale: float | None = 0.0
+    lse: LogSumExp = _NATS
     combine: Combine | None = None
     sink: Sink | None = None
     softcap: bool = False
@@ -210,7 +200,7 @@ class AttentionKernel(Value):
         for field, kind in (
             ("scores", Accumulator), ("values", Accumulator), ("operands", Format), ("p_format", Format),
             ("p_policy", Policy), ("row_sum", RowSum), ("exp2", Exp2), ("reciprocal", Reciprocal),
-            ("output_format", Format), ("schedule", Schedule), ("scales", OperandScales),
+            ("output_format", Format), ("schedule", Schedule), ("scales", OperandScales), ("lse", LogSumExp),
         ):  # fmt: skip
             if not isinstance(getattr(self, field), kind):
                 raise TypeError(f"{caller}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")
@@ -246,18 +236,31 @@ class AttentionKernel(Value):
         for field, optional in (("combine", Combine), ("sink", Sink), ("v_format", Format)):
             if not isinstance(value := getattr(self, field), optional | None):
                 raise TypeError(f"{caller}: {field} must be an object of {optional.__name__} or None, got {value!r}")
-        causes: tuple[tuple[str, bool, Sequence[str], dict[str, Any]], ...] = (
-            ("an exp2 of base e", self.exp2.is_natural, _IN_OCTAVES, {}),
-            ("tiles in pairs", self.schedule.is_paired, ("p_offset", *_PLAIN, *_ONE_BY_ONE), _OTHERS),
-            ("scales of threads", self.has_thread_scales, (*_PLAIN, "lse_in_octaves", "combine", *_OF_HEADS), _OTHERS),
-        )
-        for cause, holds, names, others in causes:
-            for name in names if holds else ():
-                plain, value = others.get(name, self.__dataclass_fields__[name].default), getattr(self, name)
-                if value != plain:
-                    raise ValueError(f"{caller}: {name} must be {plain} with {cause}, got {value!r}")
+        self._check_combinations(caller)
         self.scores.check_inputs(self.operands, self.operands)
         self.values.check_inputs(self.p_format, self.values_format)
+
+    def _check_combinations(self, caller: str) -> None:
+        """Raise ValueError if a field has a value that another field's kind excludes."""
+        paired, defaults = self.schedule.is_paired, self.__dataclass_fields__
+        causes: tuple[tuple[str, bool, type[LogSumExp], Sequence[str]], ...] = (
+            ("an exp2 of base e", self.exp2.is_natural, NatsLogSumExp, _IN_OCTAVES),
+            ("tiles in pairs", paired, TermsLogSumExp, ("p_offset", *_PLAIN, *_ONE_BY_ONE)),
+            ("scales of threads", self.has_thread_scales, OctavesLogSumExp, (*_PLAIN, "combine", *_OF_HEADS)),
+        )
+        for cause, holds, rule, names in causes:
+            for name in names if holds else ():
+                plain, value = _OTHERS.get(name, defaults[name].default), getattr(self, name)
+                if value != plain:
+                    raise ValueError(f"{caller}: {name} must be {plain} with {cause}, got {value!r}")
+            if holds and not isinstance(self.lse, rule):
+                raise ValueError(f"{caller}: lse must be a {rule.__name__} with {cause}, got {self.lse!r}")
+        if (self.empty_scale is None) != self.has_thread_scales:
+            raise ValueError(
+                f"{caller}: empty_scale must be None with scales of threads, else a number, got {self.empty_scale}"
+            )
+        if isinstance(self.lse, TermsLogSumExp) and not paired:
+            raise ValueError(f"{caller}: lse must not be a TermsLogSumExp without tiles in pairs, got {self.lse!r}")
 
     @property
     def is_determined(self) -> bool:
@@ -272,17 +275,12 @@ class AttentionKernel(Value):
 
     @property
     def has_thread_scales(self) -> bool:
-        """Whether Q and K have scales of threads; the kernel then does not check for rows without a sum."""
+        """Whether Q and K have scales of threads."""
         return isinstance(self.scales, ThreadScales)
-
-    @property
-    def lse_unit(self) -> np.float32:
-        """Factor that converts the log-sum-exp to nats: ln 2 if it is to base 2, else 1."""
-        return LN_2 if self.plain_lse else np.float32(1)
 
     def lse_in_nats(self, lse: Floats, q: Floats, k: Floats, scale: float) -> Floats:
         """Return the log-sum-exp of q and k, given what the kernel returns for the operands quantized from them."""
-        return lse * self.lse_unit + self.scales.lse_offset(q, k, scale)
+        return lse * self.lse.unit + self.scales.lse_offset(q, k, scale)
 
     def shared_scale(self, v_descale: Numbers) -> np.float32:
         """Return the factor of all outputs of a head: V's scale, or 1 if its channels have scales, by `p_scale`."""

@@ -13,9 +13,8 @@ from .._checks import check_int
 from .._values import normalize_fields
 from ..cast.casts import encode
 from ..kernels import attn as kernels
-from ..special.exp2 import LN_2
 from .kernel import AttentionKernel
-from .sums import Numbers, multiply_add, times
+from .sums import Numbers, RowEnds, times
 from .tiles import Call, Schedule, Visit
 
 Floats = NDArray[np.float32]
@@ -148,11 +147,10 @@ class PairedSoftmax:
         """Return the output divided by the sums, and the log-sum-exp: of a split, in octaves and -inf without a sum."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         sums = np.add(*(kernel.row_sum.total(x) for x in self.sums))
-        is_empty = (sums == 0) | np.isnan(sums)
-        safe, out = np.where(is_empty, np.float32(1), sums), np.concatenate(self.out, 1)
-        kernels.rescale_rows(out, (kernel.reciprocal(safe) * v_descale).astype(np.float32), flush)
-        octaves = kernel.exp2.log2(safe)
+        is_empty, out = (sums == 0) | np.isnan(sums), np.concatenate(self.out, 1)
+        rows = RowEnds(self.maxima, sums, is_empty, np.float32(1), 0, kernel.exp2, flush)
+        kernels.rescale_rows(out, (kernel.reciprocal(rows.safe_sums) * v_descale).astype(np.float32), flush)
         if is_split:
-            return out, np.where(is_empty, np.float32(-np.inf), octaves + self.maxima)
-        lse = multiply_add(octaves, LN_2, self.maxima * LN_2, flush, kernel.fused_lse)
-        return out, np.where(is_empty, np.float32(kernel.empty_lse), lse)
+            octaves = kernel.exp2.log2(rows.safe_sums) + self.maxima
+            return out, np.where(is_empty, np.float32(-np.inf), octaves)
+        return out, kernel.lse(rows)

@@ -1,15 +1,17 @@
-"""Orders in which attention kernels add a row's probabilities in float32: one class per layout of threads."""
+"""Sums of a row's probabilities in float32, one class per layout of threads, and rules of log-sum-exps."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._values import Value, normalize_fields
 from ..kernels import attn as kernels
+from ..special.exp2 import LN_2, Exp2
 from ..special.reciprocal import flushed
 
 Floats = NDArray[np.float32]
@@ -145,3 +147,111 @@ class PackedPairSum(RowSum):
     def total(self, sums: Floats) -> Floats:
         """Return each row's sum [M]."""
         return sums[:, 0].copy()
+
+
+class RowEnds(NamedTuple):
+    """Maxima and sums [M] of a block of rows after their last tile, and the other arguments of `LogSumExp`."""
+
+    maxima: Floats
+    sums: Floats
+    is_empty: NDArray[np.bool_]  # whether a sum of 0 or NaN counts as 1
+    factor: np.float32  # of the maxima, see `LogSumExp.factor`
+    offset: float  # exponent of the power of two in the sums
+    exp2: Exp2
+    flush: bool
+
+    @property
+    def safe_sums(self) -> Floats:
+        """The sums, with 1 for empty rows."""
+        return np.where(self.is_empty, np.float32(1), self.sums)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogSumExp(Value):
+    """Base class of the rules by which a row's log-sum-exp follows from its maximum m and its sum l.
+
+    Parameters
+    ----------
+    fused : bool
+        Whether a multiplication and the addition after it are one fused multiply-add.
+    empty : float
+        Log-sum-exp of rows without tiles, and of rows with a sum of 0 or NaN if the kernel replaces such sums.
+    """
+
+    fused: bool = True
+    empty: float = float("-inf")
+    #: Factor that converts results to nats.
+    unit: ClassVar[np.float32] = np.float32(1)
+    #: Whether the softmax scale itself is the factor of m.
+    from_scale: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+
+    def factor(self, scale: np.float32, softmax_scale: np.float32, exp2: Exp2) -> np.float32:
+        """Return the factor s of m, given that in the argument of exp2, and the same without log2(e)."""
+        return scale
+
+    @abstractmethod
+    def __call__(self, rows: RowEnds) -> Floats:
+        """Return the log-sum-exps [M]."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NatsLogSumExp(LogSumExp):
+    """Log-sum-exp in nats: m (s ln 2) + log2(l / 2^p_offset) ln 2.
+
+    Parameters
+    ----------
+    fused, empty
+        As in `LogSumExp`.
+    from_scale : bool
+        Whether the softmax scale itself is the factor of m, in place of s ln 2.
+    """
+
+    from_scale: bool = False  # type: ignore[misc]
+
+    def factor(self, scale: np.float32, softmax_scale: np.float32, exp2: Exp2) -> np.float32:
+        """Return the factor of m: `scale` without log2(e)."""
+        if exp2.is_natural:
+            return scale
+        return softmax_scale if self.from_scale else np.float32(scale * LN_2)
+
+    def __call__(self, rows: RowEnds) -> Floats:
+        """Return the log-sum-exps [M]."""
+        logs = rows.exp2.log(rows.safe_sums * np.exp2(np.float32(-rows.offset)))
+        nats = multiply_add(rows.maxima, rows.factor, logs, rows.flush, self.fused)
+        return np.where(rows.is_empty, np.float32(self.empty), nats)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OctavesLogSumExp(LogSumExp):
+    """Log-sum-exp that is converted to nats at the end: (m s + (log2(l) - p_offset)) ln 2."""
+
+    def __call__(self, rows: RowEnds) -> Floats:
+        """Return the log-sum-exps [M]."""
+        logs = rows.exp2.log2(rows.safe_sums) - np.float32(rows.offset)
+        octaves = multiply_add(rows.maxima, rows.factor, logs, rows.flush, self.fused)
+        return np.where(rows.is_empty, np.float32(self.empty), octaves * LN_2)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TermsLogSumExp(LogSumExp):
+    """Log-sum-exp whose terms are converted to nats one by one, as in FlashMLA: log2(l) ln 2 + (m s) ln 2."""
+
+    def __call__(self, rows: RowEnds) -> Floats:
+        """Return the log-sum-exps [M]."""
+        octaves, shift = rows.exp2.log2(rows.safe_sums), rows.maxima * rows.factor * LN_2
+        found = multiply_add(octaves, LN_2, shift, rows.flush, self.fused)
+        return np.where(rows.is_empty, np.float32(self.empty), found)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Base2LogSumExp(LogSumExp):
+    """Log-sum-exp to base 2, m s + log2(l); sums of 0 and NaN are not replaced."""
+
+    unit: ClassVar[np.float32] = LN_2
+
+    def __call__(self, rows: RowEnds) -> Floats:
+        """Return the log-sum-exps [M]."""
+        return multiply_add(rows.maxima, rows.factor, rows.exp2.log2(rows.sums), rows.flush, self.fused)

@@ -161,7 +161,7 @@ class Flash(Ordered):
         state = OnlineSoftmax(self.kernel(dtype), len(scores), 0, False)
         scores = np.ascontiguousarray(scores * scale if mask is None else fma(scores, scale, mask))
         state.out = times_values(rounded(state.update(scores, one, Visit(0).is_guarded), dtype))
-        return state.finish(one, None, one, None).out
+        return state.finish(one, one, one, None).out
 
 
 @dataclass(frozen=True, eq=False, repr=False)

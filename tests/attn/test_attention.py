@@ -48,7 +48,7 @@ def test_masks_select_the_keys_that_they_should(name: str) -> None:
         out, lse = masked(q, k, v, visible)
         assert np.abs(softmax_attention(q, k, v, **options) - out).max() < 1e-12
         assert np.abs(got.out - out).max() < (0.04 if "fp8" in name else 0.004)
-        assert np.abs(got.lse * lp.attentions[name].lse_unit - lse).max() < 2e-4
+        assert np.abs(got.lse * lp.attentions[name].lse.unit - lse).max() < 2e-4
 
 
 def test_rows_without_keys_are_zero_and_have_the_kernel_s_lse() -> None:

@@ -14,7 +14,7 @@ import lowprec as lp
 from lowprec.attn.forward import scale_of_scores
 from lowprec.attn.kernel import AttentionKernel
 from lowprec.attn.schedules import FlashAttention4, FlashInfer
-from lowprec.attn.sums import PackedPairSum
+from lowprec.attn.sums import Base2LogSumExp, OctavesLogSumExp, PackedPairSum
 from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention.forward import Attention
@@ -54,8 +54,8 @@ def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:
         ACCUMULATORS[kernel.scores.name], ACCUMULATORS[kernel.values.name], fields(kernel.operands),
         fields(kernel.p_format), tile, order, polynomial, emulated, kernel.p_offset, kernel.rescale_threshold,
         kernel.promote_every, kernel.last_tile_first, kernel.fused_scores, kernel.fused_shift, kernel.flush_subnormals,
-        Fraction(kernel.empty_scale), kernel.empty_lse, kernel.lse_in_octaves,
-        kernel.fused_lse, plain_lse=kernel.plain_lse, divides=isinstance(kernel.reciprocal, RoundedQuotient),
+        Fraction(kernel.empty_scale), kernel.lse.empty, isinstance(kernel.lse, OctavesLogSumExp), kernel.lse.fused,
+        plain_lse=isinstance(kernel.lse, Base2LogSumExp), divides=isinstance(kernel.reciprocal, RoundedQuotient),
         p_scale=Fraction(kernel.p_scale),
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def both(
     given = d**-0.5 if scale is None else scale
     qk_descale, v_descale = (0.75, v_descale) if kernel.takes_descale else (1.0, 1.0)
     factor = scale_of_scores(kernel, given, np.float32(qk_descale))
-    nats = Fraction(float(np.float32(given) * np.float32(qk_descale))) if kernel.lse_from_scale else None
+    nats = Fraction(float(np.float32(given) * np.float32(qk_descale))) if kernel.lse.from_scale else None
     descale = (qk_descale, 1.0, v_descale)
     got = lp.attention(q, k, v, kernel=kernel, causal=causal, scale=scale, descale=descale, out_format="float32")
     codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]

@@ -255,12 +255,12 @@ def test_small_products_are_undecided_and_other_masks_refused() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [
-    ("p_offset", 8), ("rescale_threshold", 1.0), ("lse_in_octaves", True),
+    ("p_offset", 8), ("rescale_threshold", 1.0), ("lse", lp.attentions["fa4_bf16"].lse),
     ("combine", lp.attentions["fa3_bf16"].combine), ("sink", lp.attentions["fa4_bf16"].sink),
     ("gradient_tiles", lp.attentions["flash2"].gradient_tiles),
 ])  # fmt: skip
 def test_rules_in_powers_of_two_are_refused_with_base_e(field: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"{field} must be .* with an exp2 of base e"):
+    with pytest.raises(ValueError, match=f"{field} must be .* with an exp2 of base e, got"):
         lp.attentions["torch_cpu_flash_f32"].with_(**{field: value})
 
 

@@ -141,8 +141,25 @@ def test_what_the_library_refuses() -> None:
 
 @pytest.mark.parametrize(("field", "only", "value"), [
     ("promote_every", None, 1), ("last_tile_first", False, True), ("fused_shift", True, False),
-    ("empty_scale", 1.0, 0.0), ("lse_from_scale", False, True), ("propagates_nan", False, True),
+    ("empty_scale", 1.0, 0.0), ("propagates_nan", False, True),
 ])  # fmt: skip
 def test_fields_that_pairs_of_tiles_do_not_have(field: str, only: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{field} must be {only} with tiles in pairs, got {value}"):
         KERNEL.with_(**{field: value})
+
+
+def test_log_sum_exps_of_other_kernels_are_refused() -> None:
+    for name, other, kind, cause in (
+        ("flashmla_dense", "flash2", "TermsLogSumExp", "tiles in pairs"),
+        ("sage2", "flash2", "OctavesLogSumExp", "scales of threads"),
+        ("sdpa_math", "fa4_bf16", "NatsLogSumExp", "an exp2 of base e"),
+    ):
+        with pytest.raises(ValueError, match=f"lse must be a {kind} with {cause}, got"):
+            lp.attentions[name].with_(lse=lp.attentions[other].lse)
+    with pytest.raises(ValueError, match="lse must not be a TermsLogSumExp without tiles in pairs, got"):
+        lp.attentions["flash2"].with_(lse=KERNEL.lse)
+    with pytest.raises(TypeError, match="lse must be an object of LogSumExp, got 'nats'"):
+        KERNEL.with_(lse="nats")
+    for name, scale in (("sage2", 0.0), ("flash2", None)):
+        with pytest.raises(ValueError, match=f"empty_scale must be None with scales of threads, .* got {scale}"):
+            lp.attentions[name].with_(empty_scale=scale)

@@ -14,12 +14,14 @@ import pytest
 
 import lowprec as lp
 from lowprec.attn.schedules import FlashAttention2, FlashAttention3, FlashAttention4, FlashInfer
-from lowprec.attn.sums import QuadSum
+from lowprec.attn.sums import NatsLogSumExp, OctavesLogSumExp, QuadSum
 from lowprec.attn.tiles import Block, Call, KeyTile, Visit
 from lowprec.special.exp2 import PolynomialExp2
 from lowprec.special.reciprocal import RoundedReciprocal
 
 Array = np.ndarray[Any, Any]
+FLASH2 = lp.attentions["flash2"].lse
+FROM_FACTOR = FLASH2.with_(from_scale=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,14 +57,14 @@ def period(number: int) -> dict[str, Any]:
 # Kernel; M, N, D, Dv, query heads of one key head; seed, or None for one product of 1; arguments; the wrong rule.
 CASES: dict[str, tuple[str, tuple[int, ...], int | None, dict[str, Any], dict[str, Any]]] = {
     "sum fused": ("fa3_fp8", (1, 300, 64, 64, 1), 34, {}, {"row_sum": QuadSum(fused=False)}),
-    "lse fused": ("flash2", (1, 2, 128, 128, 1), 1, {}, {"fused_lse": False}),
-    "lse fused in octaves": ("fa4_bf16", (1, 2, 64, 64, 1), 0, {}, {"fused_lse": False}),
-    "lse from the scale": ("flash2", (1, 1, 64, 64, 1), None, {"scale": 0.023}, {"lse_from_scale": False}),
+    "lse fused": ("flash2", (1, 2, 128, 128, 1), 1, {}, {"lse": FLASH2.with_(fused=False)}),
+    "lse fused in octaves": ("fa4_bf16", (1, 2, 64, 64, 1), 0, {}, {"lse": OctavesLogSumExp(False)}),
+    "lse from the scale": ("flash2", (1, 1, 64, 64, 1), None, {"scale": 0.023}, {"lse": FROM_FACTOR}),
     "period 16": ("fa4_fp8", (1, 48, 64, 64, 1), 1, {}, period(10)),
     "period 8": ("fa4_fp8", (1, 48, 128, 128, 1), 1, {"causal": True}, period(16)),
     "period 10 of two CTAs": ("fa4_bf16", (257, 48, 128, 128, 1), 1, {}, period(16)),
     "period 10 of packed heads": ("fa4_bf16", (1, 48, 128, 128, 2), 1, {}, period(16)),
-    "offset after the logarithm": ("fa4_fp8", (1, 3, 64, 64, 1), 0, {}, {"lse_in_octaves": False}),
+    "offset after the logarithm": ("fa4_fp8", (1, 3, 64, 64, 1), 0, {}, {"lse": NatsLogSumExp()}),
     "shift fused": ("fa4_fp8", (1, 3, 64, 64, 1), 2, {}, {"fused_shift": False}),
     "log2(e) in float32": ("fa4_bf16", (1, 3, 64, 64, 1), 1, {"scale": 0.9}, {"rounded_log2_e": False}),
     "window's first tile": (
