@@ -10,7 +10,7 @@ from lowprec.attn.tiles import list_tiles
 
 def factor_of(kernel: lp.AttentionKernel) -> str:
     """Return the factor of P."""
-    return f"{kernel.p_scale:g}" if kernel.p_scale != 1 else f"2^{kernel.p_offset}"
+    return f"{kernel.p_scale:g}" if kernel.p_scale != 1 else f"2^{kernel.p_offset:g}"
 
 
 def page() -> str:
@@ -47,7 +47,7 @@ def page() -> str:
 An attention kernel fuses two matrix products, S = Q K^T and O = P V, with a softmax between them, and iterates over
 tiles of keys. P is the matrix of probabilities before they are divided by their sum. `lp.attention` emulates the
 forward pass of FlashAttention 2, 3 and 4, of vLLM's fork, of FlashInfer in FP8, of FlashMLA's dense decoding, of
-SageAttention 2 and 2++, and of PyTorch on a CPU. No recording of a GPU has confirmed these bits yet; see [what is
+SageAttention 2, 2++ and 3, and of PyTorch on a CPU. No recording of a GPU has confirmed these bits yet; see [what is
 verified](#verification-and-assumptions).
 
 Every choice that affects the bits is a field of the kernel's description:
@@ -198,13 +198,16 @@ uses 160 and 128.)
 Outputs and log-sum-exps of each kernel match an [oracle in exact rational
 arithmetic](../lowprec/oracle/attention/forward.py), bit for bit, on random rows with several tiles, with and without a
 causal mask. The tests detect each of 22 deliberately wrong rules (another order of tiles, offset, threshold, rounding,
-order of the sum), ten for [FlashMLA's pairs of tiles](../lowprec/oracle/attention/pairs.py), and 18 for
-[SageAttention's threads](../lowprec/oracle/attention/sage.py). [The loops of the
+order of the sum), ten for [FlashMLA's pairs of tiles](../lowprec/oracle/attention/pairs.py), 18 for
+[SageAttention 2's threads](../lowprec/oracle/attention/sage.py) and 11 for [SageAttention
+3](../lowprec/oracle/attention/sage3.py). [The loops of the
 sources](../lowprec/oracle/attention/tiles.py) check two more rules: which tiles a block of queries loads, and where a
 kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table,
 twice: a second implementation, written from the sources without knowledge of the first, has the same bits in all
-109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities), and of SageAttention in
-3,154,496 outputs, 33,461 log-sum-exps and 18,051,200 quantized numbers of 249 cases. Of 442 cases of FlashInfer
+109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities), of SageAttention 2 in
+3,154,496 outputs, 33,461 log-sum-exps and 18,051,200 quantized numbers of 249 cases, and of SageAttention 3 in 206,784
+outputs and 10,870,056 quantized numbers and scales of 180 cases (with two divisions as nvcc compiles them, see
+[below](#sageattention-3)). Of 442 cases of FlashInfer
 (8,277,632 outputs), nine differ: with pages and a window, FlashInfer loads V of tile 0 for the last tile. All keys of
 that tile are hidden, so only a NaN in V shows the difference; lowprec loads the V that belongs to the tile. The
 smallest of these cases are part of the test suite. **No recording of a GPU's attention has confirmed the rules yet.**
@@ -282,6 +285,55 @@ correctly rounded), rows beyond the last in a group of rows (undefined in Triton
 scores of K's mean in the log-sum-exp (here one after the other). NaN in Q or K is the integer 0. Operands are rounded
 to BF16 first; the library also takes FP16. nvcc 13.0 compiles the rescaling of a thread's sum and of O, and the
 addition after it, to one FMA each (at D = 64 without a mask and D = 128 with a causal mask).
+
+## SageAttention 3
+
+`sage3_fp4` is SageAttention 3 for GPUs of compute capability 12.0 (`sageattn3_blackwell`). Q, K, V and P are FP4 (E2M1)
+with one E4M3 scale per 16 numbers, which the tensor core applies (NVFP4). D and Dv must both be 64 or 128, and each
+query head has its own key head.
+
+- K loses its mean over the tokens, and every 128 queries lose their mean (`BlockScales(queries=128)`; None is
+  `per_block_mean=False`). The products of the means and K, in BF16, are the addends of the scores: the sums in the
+  tensor core start from them. They are the fourth array of `descale`.
+- P is multiplied by 448 x 6 = 2688, so that the scale of a block of 16 keys is at most 448. P is divided by its scale
+  before the scale is rounded to E4M3, and multiplied by the rounded one. Blocks whose P are all below 6 x 2^-10 become
+  zero, while the sum has all of P.
+- The first tile of a block of queries compares its scores with 0: the array of maxima is a new tensor of CUTLASS, which
+  is zero. So the maximum is at least 0, and blocks of 16 negative scores have the scale of a score of 0.
+
+Two lines of the library give other results than it means, and `sage3_fp4` has its results:
+
+- **The mask compares columns of the tensor core's result instead of keys.** K is permuted, so column 8i + 2t + e of 32
+  holds key 8t + 2i + e. With a causal mask, query 4 sees keys 0, 1, 8, 9 and 16. Without one, the same happens in the
+  last 32 keys if the number of keys is not a multiple of 32.
+- **With a causal mask, the second tile of a block of queries is missing from the output**, but not from the sum: the
+  output is updated under `if (masking_step > 0)`, and there is only step 0.
+
+Users have reported the error of the causal mode
+([#340](https://github.com/thu-ml/SageAttention/issues/340)), and a copy in FastVideo was corrected
+([#1506](https://github.com/hao-ai-lab/FastVideo/pull/1506)). Two fields of the schedule select the meant rules:
+
+```python
+>>> from lowprec.attn.attention import softmax_attention
+>>> library = lp.attentions["sage3_fp4"]
+>>> meant = library.with_(schedule=library.schedule.with_(hides_columns=False, omits_second=False))
+>>> q, k, v = (rng.standard_normal((1, 1, 256, 64)).astype(np.float32) for _ in "qkv")
+>>> exact = softmax_attention(q, k, v, causal=True)[..., 128:, :]
+>>> for kernel in (library, meant):
+...     *operands, descale = quantize_operands(q, k, v, kernel)
+...     out = lp.attention(*operands, kernel=kernel, descale=descale, causal=True).out[..., 128:, :]
+...     print(f"{{np.sqrt(((out - exact) ** 2).mean() / (exact ** 2).mean()):.0%}}")
+96%
+18%
+
+```
+
+The last 18% are the error of FP4. Which operations are fused, the start from zero, and two divisions (``amax / 6`` is
+a product with 1/6 in float32, P / scale a product with the reciprocal) were read from the code that nvcc 13.0 generates
+for sm_120a with CUTLASS at 7107b05, at D = 64 without a mask. The means' order of additions and the products of the
+means are not public; here the sums are rounded once, and the products are added one after the other in float32. The
+library returns no log-sum-exp; `lse` is computed as in SageAttention 2. A causal mask with unequal numbers of queries
+and keys raises an error.
 
 ## PyTorch on a CPU
 

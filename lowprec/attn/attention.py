@@ -18,12 +18,11 @@ from .._values import BitwiseEq
 from ..cast.arrays import format_from_dtype
 from ..cast.casts import encode, round_to
 from ..format.catalogue import Format, formats
-from ..special.reciprocal import flushed
 from .catalogue import attentions
 from .cpu import TorchMath
 from .forward import Forward, Head, scale_of_scores
 from .kernel import AttentionKernel
-from .scales import Three
+from .scales import Scales
 from .sums import times
 from .tiles import Call
 
@@ -74,7 +73,7 @@ def attention(
     window: tuple[int, int] | None = None,
     mask: ArrayLike | None = None,
     scale: float | None = None,
-    descale: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    descale: tuple[ArrayLike, ...] | None = None,
     softcap: float | None = None,
     sinks: ArrayLike | None = None,
     splits: int = 1,
@@ -103,9 +102,10 @@ def attention(
         also compute the scores of hidden keys, and add -inf to them.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
-    descale : tuple of three array_like, optional
+    descale : tuple of array_like, optional
         Scales of q, k and v: numbers, or arrays of shape (B, Hk). Those of q and k multiply `scale`, that of v the
-        output. Default: 1, which is all that kernels of 16 and 32 bits take.
+        output. Default: 1, which is all that kernels of 16 and 32 bits take. SageAttention's kernels have other shapes,
+        and addends of the scores as a fourth array (`lowprec.attn.scales`).
     softcap : float, optional
         Limit of the scaled scores: they become ``softcap * tanh(score / softcap)``.
     sinks : array_like of float, shape (H,), optional
@@ -198,18 +198,18 @@ def attention(
         for h in range(heads if m and n else 0):
             group, member = divmod(h * key_heads, heads)
             sink = None if logits is None else logits[h]
-            qk_scale, thread_scales, v_scale = kernel.scales.of_head(descales, (b, h, group), kernel.flush_subnormals)
-            below, top = None, factor
+            scales = kernel.scales.of_head(descales, (b, h, group), kernel.flush_subnormals)
+            qk_scale, below, top = scales.scores, None, factor
             if cap is not None and softcap is not None:
                 below, qk_scale, top = cap * qk_scale, np.float32(1), softcap
             nats = np.float32(times(np.float32(top), qk_scale, False))
             run = Forward(
-                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), nats, v_scale, undecided,
+                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), nats, scales.values, undecided,
                 below, sink, advance=advance,
             )  # fmt: skip
             blocks = kernel.schedule.blocks(call, tile, member // key_heads)
             values, row_mask = np.ascontiguousarray(v[b, group].T), None if added is None else added[b, h]
-            head = Head(q[b, h], k[b, group], values, low, high, blocks, row_mask, thread_scales)
+            head = Head(q[b, h], k[b, group], values, low, high, blocks, row_mask, scales)
             found = run.head(head) if splits == 1 else run.split(head, splits)
             out[b, h], lse[b, h], saturated[b, h], underflowed[b, h] = found[:4]
             if undecided:
@@ -306,8 +306,13 @@ def _check_options(
         raise ValueError(f"attention: page_size must be {allowed} for {kernel}, got {page_size}")
     if undecided and (softcap is not None or splits > 1):
         raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
-    if undecided and not kernel.is_determined and (kernel.normalizes_p or kernel.schedule.is_paired):
-        reason = "normalizes P" if kernel.normalizes_p else "computes tiles in pairs"
+    for holds, reason in (
+        (kernel.normalizes_p, "normalizes P"),
+        (kernel.schedule.is_paired, "computes tiles in pairs"),
+        (kernel.has_block_scales, "scales blocks of P"),
+    ):
+        if not (undecided and holds) or kernel.is_determined:
+            continue
         raise ValueError(f"attention: undecided must be False for {kernel}, which {reason}, got True")
 
 
@@ -318,12 +323,12 @@ def _check_calls(kernel: AttentionKernel, causal: bool, mask: Any, progress: Any
         raise ValueError(f"attention: mask must be None with causal=True for {kernel}, as in PyTorch, got both")
 
 
-def _kernel_scales(kernel: AttentionKernel, descale: Any, q: tuple[int, ...], v: tuple[int, ...]) -> Three:
+def _kernel_scales(kernel: AttentionKernel, descale: Any, q: tuple[int, ...], v: tuple[int, ...]) -> Scales:
     """Return the scales of q, k and v as the kernel reads them, given the shapes of q and v."""
     scales = kernel.scales.read(descale, q, v)
     if not kernel.takes_descale and any((x != 1).any() for x in scales):
         raise ValueError(f"attention: descale must be None or 1 for {kernel}, got {brief_repr(descale)}")
-    return (flushed(scales[0]), flushed(scales[1]), flushed(scales[2])) if kernel.flush_subnormals else scales
+    return scales
 
 
 def _rows_counter(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:

@@ -19,8 +19,16 @@ from ..tensorcore.catalogue import accumulators
 from .cpu import LaneSum, TorchCpu, TorchMath
 from .kernel import AttentionKernel, GradientTile
 from .paired import FlashMla
-from .scales import ThreadScales
-from .schedules import FlashAttention2, FlashAttention3, FlashAttention4, FlashInfer, Period, SageAttention
+from .scales import BlockScales, ThreadScales
+from .schedules import (
+    FlashAttention2,
+    FlashAttention3,
+    FlashAttention4,
+    FlashInfer,
+    Period,
+    SageAttention,
+    SageAttention3,
+)
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
 from .sums import (
@@ -28,6 +36,7 @@ from .sums import (
     NatsLogSumExp,
     OctavesLogSumExp,
     PackedPairSum,
+    QuadOctetSum,
     QuadPairSum,
     QuadQuartetSum,
     TermsLogSumExp,
@@ -104,7 +113,18 @@ _SAGE_STAND_IN = (
     "NaN as an integer: 0; q, "
     "k and v: rounded to BF16; scores of the mean of K, for the log-sum-exp: summed in order in float32"
 )
-_E4M3, _BF16, _FLOAT32 = formats["e4m3fn"], formats["bfloat16"], formats["float32"]
+_SAGE3 = (
+    "thu-ml/SageAttention at d1a57a5, sageattention3_blackwell/sageattn3: blackwell/mainloop_tma_ws.h, "
+    "softmax_fused.h, kernel_traits.h, cute_extension.h; quantization/fp4_quantization_4d.cu; api.py; setup.py: "
+    "--use_fast_math"
+)
+_SAGE3_STAND_IN = (
+    "exp2 of MUFU, reciprocals: correctly rounded; contractions, amax / 6 and P / scale as products with a reciprocal, "
+    "accumulators and the first tile's maxima that start from 0: as nvcc 13.0 compiles them for sm_120a with CUTLASS "
+    "7107b05; means of K and Q: one rounding of the sum; products of Q's means: summed in order in float32; "
+    "log-sum-exp, which the library does not return: that of SageAttention 2"
+)
+_E2M1, _E4M3, _BF16, _FLOAT32 = (formats[name] for name in ("e2m1fn", "e4m3fn", "bfloat16", "float32"))
 
 
 def _of(chip: str, suffix: str) -> dict[str, Any]:
@@ -255,6 +275,13 @@ for _kernel in (
     ),
     _sage("sage2", "ada_fp8", 448.0),
     _sage("sage2pp", "ada_fp8_f16", 2.25),
+    AttentionKernel(
+        "sage3_fp4", scores=accumulators["rtx_blackwell_nvfp4"], values=accumulators["rtx_blackwell_nvfp4"],
+        operands=_E2M1, p_format=_E2M1, p_offset=11.392317422778762,
+        key_tiles=(KeyTile(64, 128, 128, 128), KeyTile(128, 128, 128, 128)), schedule=SageAttention3(),
+        row_sum=QuadOctetSum(), reciprocal=RoundedReciprocal(1), promote_every=1, fused_promotion=True,
+        lse=OctavesLogSumExp(), scales=BlockScales(), source=_SAGE3, decided=_SAGE3_STAND_IN,
+    ),
     _torch_cpu("torch_cpu_flash_f32", _FLOAT32, TorchExp(), row_sum=LaneSum(), scales_first=True),
     _torch_cpu("torch_cpu_flash_bf16", _BF16, TorchFastExp(), row_sum=LaneSum(2), scales_first=True),
     _torch_cpu(

@@ -13,23 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cast.casts import decode, encode
-from ..format.catalogue import Format, formats
+from ..format.catalogue import formats
 from ..kernels import attn as kernels
 from ..special.reciprocal import flushed
-from ..tensorcore.accumulator import Accumulator
-from ..tensorcore.mma import mma
-from .bounds import Bounds
-from .cpu import blocked_product
 from .kernel import AttentionKernel
 from .paired import HIDDEN, FlashMla, PairedSoftmax
+from .scales import BLOCK, BlockOperands, ScalesOfHead
+from .schedules import SageAttention3
+from .softmax import LEAST_SCORE, BlockSoftmax, HeadResult, OnlineSoftmax, ThreadSoftmax, multiply_tile
 from .splits import split_blocks
-from .sums import Numbers, RowEnds, added, multiply_add, promote, times
+from .sums import Floats, Numbers, times
 from .tiles import Block, Visit
 
-Floats = NDArray[np.float32]
 _LOG2_E = math.log2(math.e)
 _FLOAT32 = formats["float32"]
-LEAST_SCORE = np.float32(-5e6)  # SageAttention's score of a hidden key, and maximum before the first tile
 ROWS = 512  # largest number of queries at a time, which limits the memory of a tile of scores
 
 
@@ -43,25 +40,7 @@ class Head(NamedTuple):
     high: NDArray[np.int64]  # [M], one past its last key
     blocks: list[Block]  # blocks of consecutive rows, with the tiles that they visit
     mask: Floats | None = None  # [M, N], added to the scaled scores
-    scales: tuple[Floats, Floats] | None = None  # of queries [M] and keys [N], see `ThreadScales`
-
-
-class HeadResult(NamedTuple):
-    """Output [M, Dv] and log-sum-exp [M] in float32, and numbers [M] of probabilities that saturated or became zero.
-
-    `low` and `high` are bounds on the output, or the output itself if no bounds were requested.
-    """
-
-    out: Floats
-    lse: Floats
-    saturated: NDArray[np.int64]
-    underflowed: NDArray[np.int64]
-    low: Floats
-    high: Floats
-
-    def without_bounds(self) -> HeadResult:
-        """Return the results with bounds of -inf and +inf on the output."""
-        return self._replace(low=np.full_like(self.out, -np.inf), high=np.full_like(self.out, np.inf))
+    scales: ScalesOfHead = ScalesOfHead()
 
 
 @dataclass(frozen=True)
@@ -124,8 +103,10 @@ class Forward:
         kernel, rows = self.kernel, stop - start
         if isinstance(kernel.schedule, FlashMla):
             return self._paired_rows(h, slice(start, stop), visits[::-1], kernel.schedule)
-        if h.scales is not None:
-            return self._thread_rows(h, slice(start, stop), visits[::-1], *h.scales)
+        if h.scales.blocks is not None:
+            return self._block_rows(h, slice(start, stop), visits, h.scales.blocks)
+        if h.scales.threads is not None:
+            return self._thread_rows(h, slice(start, stop), visits[::-1], *h.scales.threads)
         q, low, high = h.q[start:stop], h.low[start:stop], h.high[start:stop]
         state = OnlineSoftmax(kernel, rows, len(h.v), self.bounded and not kernel.is_determined)
         scale = np.float32(1) if kernel.scales_first or kernel.scales_operands else self.scale
@@ -153,14 +134,14 @@ class Forward:
 
         def product(p: NDArray[Any], v: NDArray[Any], out: Floats) -> Floats:
             pair = kernel.p_format, kernel.operands
-            return _product(kernel, kernel.values, pair, p, np.ascontiguousarray(v), out)
+            return multiply_tile(kernel, kernel.values, pair, p, np.ascontiguousarray(v), out)
 
         for i in range(0, len(visits), 2):
             starts, scores = [visit.start for visit in visits[i : i + 2]], []
             for odd, start in enumerate(starts):
                 keys = np.ascontiguousarray(_columns(h.k.T, start, self.tile).T)
                 f = kernel.operands, kernel.operands
-                scores.append(_product(kernel, kernel.scores, f, q[odd], schedule.rotated(keys) if odd else keys))
+                scores.append(multiply_tile(kernel, kernel.scores, f, q[odd], schedule.rotated(keys) if odd else keys))
                 key = np.arange(start, start + self.tile)
                 scores[-1][(key < h.low[rows, None]) | (key >= h.high[rows, None])] = HIDDEN
             state.add(scores, [_columns(h.v, start, self.tile) for start in starts], self.scale, product)
@@ -185,6 +166,24 @@ class Forward:
             state.add_values(p, _columns(h.v, visit.start, self.tile), done)
         return state.finish(np.float32(1), np.float32(1), self.v_descale, None)
 
+    def _block_rows(self, h: Head, rows: slice, visits: Sequence[Visit], scales: BlockOperands) -> HeadResult:
+        kernel, schedule = self.kernel, self.kernel.schedule
+        assert isinstance(schedule, SageAttention3)
+        pair, state = (kernel.operands,) * 2, BlockSoftmax(kernel, rows.stop - rows.start, len(h.v))
+        for done, visit in enumerate(visits, 1):
+            keys, shifts = (_columns(x, visit.start, self.tile) for x in (h.k.T, scales.shifts[scales.group[rows]]))
+            both = scales.q[rows], _columns(scales.k.T, visit.start, self.tile).T
+            scores = multiply_tile(
+                kernel, kernel.scores, pair, h.q[rows], np.ascontiguousarray(keys.T), shifts, both
+            )  # fmt: skip
+            if done == 1:
+                scores[schedule.is_hidden(h.high[rows] - visit.start, self.tile)] = -np.inf
+            p, p_scales = state.update_blocks(scores, self.scale)
+            if visit.is_added:
+                of_v = _columns(scales.v, visit.start // BLOCK, self.tile // BLOCK)
+                state.add_blocks(p, p_scales, _columns(h.v, visit.start, self.tile), of_v)
+        return state.finish(self.scale, self.softmax_scale, self.v_descale, None)
+
     def _width(self, h: Head, visit: Visit) -> int:
         """Return the number of keys of a tile."""
         return min(self.tile, len(h.k) - visit.start) if self.kernel.schedule.is_ragged else self.tile
@@ -197,147 +196,10 @@ class Forward:
     def _scores(self, q: NDArray[Any], k: NDArray[Any], key: int, count: int) -> Floats:
         f = _FLOAT32 if self.kernel.scales_operands else self.kernel.operands
         keys = np.ascontiguousarray(_columns(k.T, key, count).T)
-        scores = _product(self.kernel, self.kernel.scores, (f, f), q, keys)
+        scores = multiply_tile(self.kernel, self.kernel.scores, (f, f), q, keys)
         if self.cap is None:
             return scores
         return np.tanh(times(scores, self.cap, self.kernel.flush_subnormals), dtype=np.float64).astype(np.float32)
-
-
-class OnlineSoftmax:
-    """State of the online softmax of a block of rows."""
-
-    def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
-        self.kernel, self.offset = kernel, kernel.p_offset
-        self.maxima = np.full(rows, -np.inf, np.float32)
-        self.sums = np.full((rows, kernel.row_sum.lanes), kernel.row_sum.start)
-        self.out = np.zeros((rows, channels), np.float32)
-        self.promoted = None if kernel.promote_every is None else np.zeros((rows, channels), np.float32)
-        self.saturated, self.underflowed = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self.bounds = Bounds(kernel, rows, channels) if bounded else None
-        self._is_first = True
-
-    def update(self, scores: Floats, scale: np.float32, is_guarded: bool) -> Floats:
-        """Update maxima and sums for a tile of scores, rescale the output, and return P in float32."""
-        kernel, flush = self.kernel, self.kernel.flush_subnormals
-        maxima = np.empty_like(self.maxima)
-        kernels.raise_maxima(scores, self.maxima, flush, maxima)
-        if kernel.propagates_nan:
-            maxima[np.isnan(scores).any(1)] = np.nan
-        # The maximum of a row without scores is -inf. Kernels that check it take 0, because -inf - -inf is NaN.
-        growth = times(added(self.maxima, -(_finite(maxima) if is_guarded else maxima), flush), scale, flush)
-        is_kept = self._is_first and not kernel.propagates_nan  # exp(-inf - NaN) is NaN
-        factors = np.ones_like(growth) if is_kept else kernel.exp2.factors(growth)
-        keep = np.full(len(growth), False)
-        if kernel.rescale_threshold and not self._is_first:
-            keep = growth >= np.float32(-kernel.rescale_threshold)
-            maxima, factors = np.where(keep, self.maxima, maxima), np.where(keep, np.float32(1), factors)
-        safe = _finite(maxima) if is_guarded or kernel.schedule.guards_shift else maxima
-        shifts = self._shifts(safe, scale)
-        arguments = np.empty_like(scores)
-        kernels.scale_and_shift(scores, scale, shifts, kernel.fused_scores, flush, arguments)
-        self.maxima = maxima
-        return self._exponentials(arguments, growth, factors, keep)
-
-    def _exponentials(self, arguments: Floats, growth: Floats, factors: Floats, keep: NDArray[np.bool_]) -> Floats:
-        """Return P in float32, add it to the sums, and rescale sums and output."""
-        kernel, flush = self.kernel, self.kernel.flush_subnormals
-        p = kernel.exp2(arguments)
-        if self.bounds is not None:
-            self.bounds.update(arguments, None if self._is_first else growth, keep)
-        kernel.row_sum.add(p, factors, flush, self.sums)
-        for x in (self.out, None if kernel.fused_promotion else self.promoted):
-            if x is not None and not self._is_first:
-                kernels.rescale_rows(x, factors, flush)
-        self._factors, self._is_first = factors[:, None] if kernel.fused_promotion else None, False
-        if kernel.normalizes_p:
-            sums = kernel.row_sum.total(self.sums)
-            kernels.rescale_rows(p, kernel.reciprocal(np.where(sums == 0, np.float32(1), sums)), flush)
-        return p
-
-    def _shifts(self, maxima: Floats, scale: np.float32) -> Floats:
-        """Return ``maximum * scale - offset`` of each row [M]."""
-        kernel = self.kernel
-        return multiply_add(maxima, scale, np.float32(-kernel.p_offset), kernel.flush_subnormals, kernel.fused_shift)
-
-    def add_values(self, p: Floats, values: NDArray[Any], done: int) -> None:
-        """Add round(P) V of a tile to the output; `done` counts the tiles."""
-        kernel = self.kernel
-        p = p if kernel.p_scale == 1 else times(p, np.float32(kernel.p_scale), kernel.flush_subnormals)
-        codes = encode(p, kernel.p_format, policy=kernel.p_policy)
-        self.saturated += (np.abs(p) > kernel.p_format.max).sum(1)
-        self.underflowed += ((p > 0) & (codes == 0)).sum(1)
-        formats = kernel.p_format, kernel.values_format
-        self.out = _product(kernel, kernel.values, formats, codes, values, self.out if done > 1 else None)
-        if self.promoted is not None and kernel.promote_every is not None and done % kernel.promote_every == 0:
-            self.promoted = promote(self.promoted, self._factors, self.out, kernel.flush_subnormals)
-            self.out = np.zeros_like(self.out)
-        if self.bounds is not None:
-            self.bounds.add_values(values, done)
-
-    def finish(
-        self, scale: np.float32, softmax_scale: np.float32, v_descale: Numbers, sink: np.float32 | None
-    ) -> HeadResult:
-        """Add the sink and divide by the sums."""
-        kernel, flush = self.kernel, self.kernel.flush_subnormals
-        if self.promoted is not None:
-            self.out = self.promoted if kernel.fused_promotion else added(self.promoted, self.out, flush)
-        sums, argument = kernel.row_sum.total(self.sums), None
-        if kernel.propagates_nan:
-            sums, self.maxima = np.where(sums == 0, np.float32(1), sums), _finite(self.maxima)
-        if sink is not None and kernel.sink is not None:
-            shifts = self._shifts(_finite(self.maxima), scale)
-            if kernel.sink.replaces_empty:
-                sums = np.where(self.maxima == -np.inf, np.float32(0), sums)
-            argument, self.maxima = kernel.sink.argument(self.maxima, shifts, sink, scale, kernel.p_offset)
-            sums = sums + kernel.exp2(argument[:, None])[:, 0]
-        is_empty = (sums == 0) | (np.isnan(sums) & (not kernel.propagates_nan))
-        is_empty &= kernel.empty_scale is not None
-        safe, shared = np.where(is_empty | kernel.normalizes_p, np.float32(1), sums), kernel.shared_scale(v_descale)
-        of_empty = np.float32(kernel.empty_scale or 0) * shared
-        factors = np.where(is_empty, of_empty, kernel.reciprocal.divide(shared, safe))
-        kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
-        self.out = times(self.out, v_descale, flush) if v_descale.ndim else self.out
-        ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
-        factor = kernel.lse.factor(scale, softmax_scale, kernel.exp2)
-        lse = kernel.lse(RowEnds(self.maxima, sums, is_empty, factor, self.offset, kernel.exp2, flush))
-        return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
-
-
-class ThreadSoftmax(OnlineSoftmax):
-    """State of a block of rows with scales of threads; a maximum m is an exponent of 2 that includes the offset.
-
-    The scale s and the scores S of a thread give, for each tile::
-
-        m' = max(m, max(S) s - `p_offset`)      a = 2^(m - m')      P = 2^(S s - m')
-    """
-
-    def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
-        super().__init__(kernel, rows, channels, bounded)
-        self.maxima[:], self.offset, self._is_first = LEAST_SCORE, 0, False
-
-    def update_threads(self, scores: Floats, scales: Floats) -> Floats:
-        """Update maxima and sums for a tile of scores, given the scales [M, 4] of threads, and return P in float32."""
-        kernel, flush = self.kernel, self.kernel.flush_subnormals
-        threads, offset = scores.reshape(len(scores), -1, 4, 2), np.float32(-kernel.p_offset)
-        largest = np.fmax.reduce(np.fmax(threads[..., 0], threads[..., 1]), 1, initial=LEAST_SCORE)
-        maxima = np.fmax.reduce(multiply_add(largest, scales, offset, flush, kernel.fused_shift), 1)
-        maxima = np.fmax(self.maxima, maxima)
-        shifts = -maxima[:, None, None, None]
-        arguments = multiply_add(threads, scales[:, None, :, None], shifts, flush, kernel.fused_scores)
-        growth, self.maxima = added(self.maxima, -maxima, flush), maxima
-        keep = np.zeros(len(growth), bool)
-        return self._exponentials(arguments.reshape(scores.shape), growth, kernel.exp2.factors(growth), keep)
-
-
-def _product(
-    kernel: AttentionKernel, core: Accumulator, formats: tuple[Format, Format], a: Any, b: Any, c: Floats | None = None
-) -> Floats:
-    """Return A B^T + C, computed from codes by one of the kernel's accumulators."""
-    if kernel.product_block is not None:
-        return blocked_product(a, b, c, kernel.product_block, core, formats)
-    c = None if c is None else c.astype(core.dtype, copy=False)
-    product: Floats = mma(a, b, c, accumulator=core, a_format=formats[0], b_format=formats[1])
-    return product.astype(np.float32, copy=False)
 
 
 def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float32) -> np.float32:
@@ -358,11 +220,6 @@ def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float3
             return np.float32(times(times(qk_descale, start, flush), np.float32(_LOG2_E), flush))
         octaves = start * np.float32(_LOG2_E) if kernel.rounded_log2_e else np.float32(float(start) * _LOG2_E)
         return np.float32(octaves * qk_descale)
-
-
-def _finite(maxima: Floats) -> Floats:
-    """Return the maxima, with 0 for rows that have seen no key."""
-    return np.where(maxima == -np.inf, np.float32(0), maxima)
 
 
 def _columns(x: NDArray[Any], start: int, count: int) -> NDArray[Any]:

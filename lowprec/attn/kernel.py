@@ -16,8 +16,8 @@ from ..format.policy import Policy, policies
 from ..special.exp2 import Exp2, RoundedExp2
 from ..special.reciprocal import Reciprocal, RoundedReciprocal
 from ..tensorcore.accumulator import Accumulator
-from .scales import HeadScales, OperandScales, ThreadScales
-from .schedules import FlashAttention3
+from .scales import BlockScales, HeadScales, OperandScales, ThreadScales
+from .schedules import FlashAttention3, SageAttention3
 from .sinks import Sink
 from .splits import Combine
 from .sums import Floats, LogSumExp, NatsLogSumExp, Numbers, OctavesLogSumExp, QuadSum, RowSum, TermsLogSumExp
@@ -30,10 +30,10 @@ _BY_HEAD, _NATS = HeadScales(), NatsLogSumExp()
 _PLAIN = ("rescale_threshold", "gradient_tiles", "sink", "descale_first")
 _IN_OCTAVES = ("p_offset", *_PLAIN, "combine")
 _OF_HEADS = (
-    "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap", "last_tile_first", "propagates_nan",
-    "p_scale",
+    "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap", "propagates_nan", "p_scale",
 )  # fmt: skip
-_ONE_BY_ONE = (*_OF_HEADS, "promote_every", "fused_shift", "empty_scale")
+_ONE_BY_ONE = (*_OF_HEADS, "last_tile_first", "promote_every", "fused_shift", "empty_scale")
+_OF_ANY = (*_PLAIN, "combine", *_OF_HEADS)
 #: Values of such kernels that are not the defaults.
 _OTHERS = {"last_tile_first": False, "empty_scale": 1.0}
 
@@ -217,12 +217,7 @@ class AttentionKernel(Value):
             raise ValueError(
                 f"{caller}: key_tiles must have all keys in one tile with normalizes_p, got {self.key_tiles}"
             )
-        if isinstance(self.scales, ThreadScales) and any(
-            keys != self.scales.keys for row in self.key_tiles for keys in row[1:4]
-        ):
-            raise ValueError(
-                f"{caller}: key_tiles must have {self.scales.keys} keys, as its scales, got {self.key_tiles}"
-            )
+        self.scales.check_tiles(caller, self.key_tiles)
         offset = check_real(caller, "p_offset", self.p_offset)
         if not abs(offset) <= 64:
             raise ValueError(f"{caller}: p_offset must be from -64 to 64, got {self.p_offset}")
@@ -246,7 +241,8 @@ class AttentionKernel(Value):
         causes: tuple[tuple[str, bool, type[LogSumExp], Sequence[str]], ...] = (
             ("an exp2 of base e", self.exp2.is_natural, NatsLogSumExp, _IN_OCTAVES),
             ("tiles in pairs", paired, TermsLogSumExp, ("p_offset", *_PLAIN, *_ONE_BY_ONE)),
-            ("scales of threads", self.has_thread_scales, OctavesLogSumExp, (*_PLAIN, "combine", *_OF_HEADS)),
+            ("scales of threads", self.has_thread_scales, OctavesLogSumExp, (*_OF_ANY, "last_tile_first")),
+            ("scales of blocks", self.has_block_scales, OctavesLogSumExp, _OF_ANY),
         )
         for cause, holds, rule, names in causes:
             for name in names if holds else ():
@@ -259,6 +255,12 @@ class AttentionKernel(Value):
             raise ValueError(
                 f"{caller}: empty_scale must be None with scales of threads, else a number, got {self.empty_scale}"
             )
+        if isinstance(self.schedule, SageAttention3) != self.has_block_scales:
+            raise ValueError(
+                f"{caller}: schedule must be SageAttention3 with scales of blocks only, got {self.schedule}"
+            )
+        if self.has_block_scales and not self.fused_promotion:
+            raise ValueError(f"{caller}: fused_promotion must be True with scales of blocks, got False")
         if isinstance(self.lse, TermsLogSumExp) and not paired:
             raise ValueError(f"{caller}: lse must not be a TermsLogSumExp without tiles in pairs, got {self.lse!r}")
 
@@ -277,6 +279,11 @@ class AttentionKernel(Value):
     def has_thread_scales(self) -> bool:
         """Whether Q and K have scales of threads."""
         return isinstance(self.scales, ThreadScales)
+
+    @property
+    def has_block_scales(self) -> bool:
+        """Whether all operands, and P, have scales of blocks inside the instructions."""
+        return isinstance(self.scales, BlockScales)
 
     def lse_in_nats(self, lse: Floats, q: Floats, k: Floats, scale: float) -> Floats:
         """Return the log-sum-exp of q and k, given what the kernel returns for the operands quantized from them."""

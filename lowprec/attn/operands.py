@@ -20,7 +20,7 @@ class AttentionOperands(NamedTuple):
     q: Floats
     k: Floats
     v: Floats
-    descale: tuple[Floats, Floats, Floats]
+    descale: tuple[Floats, ...]
 
 
 def quantize_operands(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._values import normalize_fields
 from ..special.exp2 import Exp2, PolynomialExp2
@@ -320,3 +321,45 @@ class SageAttention(SquareSchedule):
         if not call.keys:
             raise ValueError(f"attention: k must have at least 1 key for {self.library}, got 0")
         return super().normalized(call)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SageAttention3(SageAttention):
+    """Tiles of SageAttention 3 on sm_120: blackwell/mainloop_tma_ws.h, from the last key to the first.
+
+    Keys are hidden in the first tile of a block only: with a causal mask, that of the diagonal.
+
+    Parameters
+    ----------
+    hides_columns : bool
+        Whether the mask compares columns of the tensor core's result, as the library does, instead of the keys that
+        they hold: column ``8i + 2t + e`` of 32 holds key ``8t + 2i + e``.
+    omits_second : bool
+        Whether, with a causal mask, the second tile of a block is part of the sum but not of the output, as in the
+        library.
+    """
+
+    hides_columns: bool = True
+    omits_second: bool = True
+    library = "SageAttention 3"
+    has_fixed_sizes = True
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call as `SageAttention`; raise ValueError if several query heads share a key head."""
+        if call.group > 1:
+            raise ValueError(
+                f"attention: heads of q must be as many as those of k for {self.library}, got groups of {call.group}"
+            )
+        return super().normalized(call)
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return the tiles up to the last key that the block sees."""
+        found, omits = super().visits(call, keys, first, stop), self.omits_second and call.right == 0
+        return [visit._replace(is_added=not (omits and i == 1)) for i, visit in enumerate(found)]
+
+    def is_hidden(self, limits: NDArray[np.int64], keys: int) -> NDArray[np.bool_]:
+        """Return which keys of a tile are hidden [M, keys], given the number of columns that each row sees."""
+        place = key = np.arange(keys)
+        if self.hides_columns:
+            place = key // 32 * 32 + key % 8 // 2 * 8 + key % 32 // 8 * 2 + key % 2
+        return place >= limits[:, None]

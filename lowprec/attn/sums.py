@@ -131,6 +131,19 @@ class QuadQuartetSum(QuadPairSum):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class QuadOctetSum(QuadPairSum):
+    """Sum by four threads per row: thread t adds keys 8t to 8t + 7 of every 32, as in SageAttention 3.
+
+    The total is that of `QuadPairSum`.
+    """
+
+    def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
+        """Multiply the partial sums [M, 4] by a scale per row and add a tile P [M, keys], in place."""
+        pairs = p.reshape(len(p), -1, 4, 4, 2).swapaxes(2, 3)
+        QuadSum.add(self, pairs.reshape(p.shape), scales, flush, sums)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class PackedPairSum(RowSum):
     """Sum by one thread per row: eight chains over the keys of a tile, which packed additions join in pairs.
 

@@ -107,10 +107,14 @@ class Call(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """Tile that a block visits: its first key, and whether a maximum of -inf counts as 0 in the rescaling."""
+    """Tile that a block visits: its first key, and whether a maximum of -inf counts as 0 in the rescaling.
+
+    The output lacks the tile, and is not rescaled for it, unless `is_added`.
+    """
 
     start: int
     is_guarded: bool = True
+    is_added: bool = True
 
 
 class Block(NamedTuple):

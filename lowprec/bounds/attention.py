@@ -72,7 +72,7 @@ def attention_tolerance(
     ------
     ValueError
         If shapes do not match, a value is not on the operand format's grid, no error of the kernel's 2**x or
-        reciprocal is documented, or Q and K have scales of threads (SageAttention).
+        reciprocal is documented, or Q and K have scales of threads or of blocks (SageAttention).
 
     Examples
     --------
@@ -86,7 +86,7 @@ def attention_tolerance(
     False
     """
     kernel = attentions.get(kernel)
-    if kernel.has_thread_scales:
+    if kernel.has_thread_scales or kernel.has_block_scales:
         raise ValueError(f"attention_tolerance: kernel must have scales of heads, got {kernel} with {kernel.scales}")
     if not math.isfinite(kernel.exp2.relative_error + kernel.reciprocal.relative_error):
         raise ValueError(

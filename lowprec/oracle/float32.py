@@ -22,6 +22,18 @@ def is_below(x: Exact, least: Any) -> bool:
     return bool(abs(x) < least)
 
 
+def flushed(x: Exact) -> Exact:
+    """Return a number, or a zero of its sign if it is subnormal in float32."""
+    if x != 0 and is_below(x, LEAST):
+        return -0.0 if x < 0 else Fraction(0)
+    return x
+
+
+def fmax(a: Exact, b: Exact) -> Exact:
+    """Return the larger number; NaN only if both are."""
+    return b if math.isnan(a) or b > a else a
+
+
 def rounded(value: Exact) -> Exact:
     """Return a number rounded to float32."""
     return decode(encode(value, FLOAT32, "nonsaturate"), FLOAT32)

@@ -11,8 +11,8 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from .._checks import brief_repr, check_choice
-from ..attn.forward import OnlineSoftmax
 from ..attn.kernel import AttentionKernel
+from ..attn.softmax import OnlineSoftmax
 from ..attn.sums import RowSum
 from ..attn.tiles import Visit
 from ..norm.norm import Norm

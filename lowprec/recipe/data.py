@@ -15,7 +15,7 @@ from lowprec.attn.kernel import AttentionKernel
 from lowprec.attn.scales import OperandScales
 from lowprec.attn.sinks import Sink
 from lowprec.attn.splits import Combine
-from lowprec.attn.sums import RowSum
+from lowprec.attn.sums import LogSumExp, RowSum
 from lowprec.attn.tiles import Schedule
 from lowprec.codec.block import BlockCodec
 from lowprec.codec.cast import CastCodec
@@ -70,7 +70,7 @@ CLASSES: dict[str, type] = {
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
         CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, type(FLOAT64), AttentionKernel, Policy,
         Combine, Choice,
-        *(made for base in (Collective, RowSum, Exp2, OperandScales, Reciprocal, Sink, Schedule)
+        *(made for base in (Collective, LogSumExp, RowSum, Exp2, OperandScales, Reciprocal, Sink, Schedule)
           for made in subclasses(base)),
     )
 }  # fmt: skip

@@ -12,7 +12,7 @@ from ..oracle.accumulators import ACCUMULATORS
 from ..oracle.attention.forward import Attention
 from ..oracle.float32 import rounded, times
 from ..oracle.values import BFLOAT16, E4M3FN, FLOAT32, Exact, Fields
-from . import sage
+from . import sage, sage3
 from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .vectors import Answer, Field, Words, describe
 
@@ -79,18 +79,21 @@ def _answer(name: str, kernel: Attention) -> Answer:
     return answer
 
 
+_SAGES = {**dict.fromkeys(sage.KERNELS, (sage.prepare, sage.rules)), "sage3_fp4": (sage3.prepare, sage3.rules)}
+
+
 class AttentionFamily(Family):
     """Attention of one query."""
 
     name = "attention"
-    choices = (Choice("KERNEL", one_of((*KERNELS, *sage.KERNELS), "the oracle has the kernels")),)
+    choices = (Choice("KERNEL", one_of((*KERNELS, *_SAGES), "the oracle has the kernels")),)
     about = "attention: output and log-sum-exp of one query, with 2^x, 1/x and log2 correctly rounded"
-    sets = (*KERNELS, *sage.KERNELS)
+    sets = (*KERNELS, *_SAGES)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return the fields, inputs and rule of a set, without its answers."""
-        if parts[0] in sage.KERNELS:
-            return sage.prepare(parts[0], level, seed)
+        if parts[0] in _SAGES:
+            return _SAGES[parts[0]][0](parts[0], level, seed)
         name, kernel = parts[0], KERNELS[parts[0]]
         inputs = tuple(
             Field.of(name, kernel.operands, size)
@@ -113,8 +116,8 @@ class AttentionFamily(Family):
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield the other kernels with these operands, then wrong rules near this one."""
-        if parts[0] in sage.KERNELS:
-            yield from sage.rules(parts[0])
+        if parts[0] in _SAGES:
+            yield from _SAGES[parts[0]][1](parts[0])
             return
         name, kernel = parts[0], KERNELS[parts[0]]
         for other, rule in KERNELS.items():

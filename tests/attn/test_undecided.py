@@ -135,7 +135,10 @@ def test_bounds_hold_for_inexact_functions(name: str) -> None:
             q, k, v = (lp.encode(x, kernel.operands, policy="ieee") for x in operands(kernel, case))
             visible = np.zeros(len(q), np.int64), np.arange(len(q)) * 3 + 2
             blocks = [Block(0, len(q), (Visit(64), Visit(32), Visit(0)))]
-            head, tail = Head(q, k, np.ascontiguousarray(v.T), *visible, blocks), (32, np.float32(0.3), np.float32(1))
+            head, tail = (
+                Head(q, k, np.ascontiguousarray(v.T), *visible, blocks),
+                (32, *[np.float32(0.3)] * 2, np.float32(1)),
+            )
             got = Forward(kernel, *tail, True).head(head)
             for seed in range(6):
                 out = Forward(kernel.with_(exp2=SomeExp2(exp2, seed, 0)), *tail).head(head).out

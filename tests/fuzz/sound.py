@@ -237,8 +237,8 @@ def mma_arguments(draw: Draw) -> Arguments:
 
 def attention_arguments(draw: Draw) -> Arguments:
     kernel = lp.attentions[draw.of(lp.attentions.names())]
-    m, n, d = draw.one(0, 1, 3), draw.one(0, 1, 4, 130), draw.one(1, 16, 33)
-    channels, special = (d, 0.0) if kernel.has_thread_scales else (2, 0.2)  # INT8 lacks NaN
+    m, n, d = draw.one(0, 1, 3), draw.one(0, 1, 4, 130), draw.one(1, 16, 33, 64)
+    channels, special = (d, 0.0) if "sage" in kernel.name else (2, 0.2)  # INT8 and E2M1 lack NaN
     q, k = (lp.round_to(draw.values((rows, d), "f4", special), kernel.operands) for rows in (m, n))
     v = lp.round_to(draw.values((n, channels), "f4"), kernel.values_format)
     return {"q": q, "k": k, "v": v, "kernel": kernel.name, "causal": not kernel.is_determined and draw.chance(0.5)}

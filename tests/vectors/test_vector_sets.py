@@ -122,6 +122,21 @@ def codec(s: VectorSet, name: str) -> list[list[int]]:
 
 def attention(s: VectorSet, kernel: str) -> np.ndarray:
     rows = []
+    if kernel == "sage3_fp4":
+        fields = ("q", "k", "v", "scale of q", "scales of k", "scales of v")
+        q, k, v, *of = (
+            lp.decode(s[name], fmt) for name, fmt in zip(fields, ["e2m1fn"] * 3 + ["e4m3fn"] * 3, strict=True)
+        )
+        for i in range(len(q)):
+            operands = [np.zeros((1, 1, n, 64), np.float32) for n in (1, 150, 150)]
+            operands[0][..., :16], operands[1][..., :16] = q[i], k[i].reshape(150, 16)
+            operands[2][..., :2] = v[i].reshape(2, 150).T
+            descale = [np.zeros((1, 1, *shape), np.float32) for shape in ((1, 4), (150, 4), (64, 10), (1, 150))]
+            descale[0][..., 0], descale[1][..., 0], descale[2][0, 0, :2] = of[0][i], of[1][i], of[2][i].reshape(2, 10)
+            descale[3][:] = s["addends"][i].view(np.float32)
+            found = lp.attention(*operands, kernel=kernel, descale=descale, scale=0.3, out_format="float32")
+            rows.append([*found.out[0, 0, 0, :2], *found.lse[0, 0]])
+        return np.array(rows)
     if lp.attentions[kernel].has_thread_scales:
         q, k, v = (lp.decode(s[name], fmt) for name, fmt in (("q", "int8"), ("k", "int8"), ("v", "e4m3fn")))
         of_q, of_k, of_v = (s[f"scale{end}"].view(np.float32) for end in (" of q", "s of k", "s of v"))

@@ -287,7 +287,7 @@ def _derived(kernel: AttentionKernel) -> Iterator[AttentionKernel]:
         if name == "key_tiles":
             for n in values:
                 tiles = tuple(row._replace(keys=n, causal=n, window=n) for row in own)
-                if not (kernel.normalizes_p or kernel.has_thread_scales):
+                if not (kernel.normalizes_p or kernel.has_thread_scales or kernel.has_block_scales):
                     yield kernel.with_(name=f"{kernel.name}(key_tiles={n})", key_tiles=tiles)
             continue
         if not isinstance(own, bool):

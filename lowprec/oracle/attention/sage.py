@@ -14,12 +14,12 @@ from fractions import Fraction
 
 from ..accumulators import Accumulator
 from ..float32 import (
-    LEAST,
     ONE,
     bits_of,
     divided,
     exp2,
-    is_below,
+    flushed,
+    fmax,
     log2,
     multiply_add,
     negated,
@@ -116,14 +116,14 @@ class SageAttention:
                 for j in self._held(keys, thread):
                     score: Exact = Fraction(sum(a * b for a, b in zip(q, k[j], strict=True)) if j < kv_len else 0)
                     if is_late:
-                        score = _ftz(times(score, dequant_scale))
+                        score = flushed(times(score, dequant_scale))
                         hidden = j >= kv_len or (causal and j > index)
                         score = self.masked if hidden else score
                     rs[thread].append(score)
-                sm.append(original if is_late else _ftz(times(original, dequant_scale)))
+                sm.append(original if is_late else flushed(times(original, dequant_scale)))
             m, o_scale = self._update_m(rs, m, sm)
             p = {
-                j: _ftz(exp2(_ftz(multiply_add(x, sm[thread], negated(m)))))
+                j: flushed(exp2(flushed(multiply_add(x, sm[thread], negated(m)))))
                 for thread in range(4) for j, x in zip(self._held(keys, thread), rs[thread], strict=True)
             }  # fmt: skip
             codes = {j: encode(x, E4M3FN) for j, x in p.items()}
@@ -131,19 +131,19 @@ class SageAttention:
             d = [self._accumulate_d(d[t], o_scale, [summed[j] for j in self._held(keys, t)]) for t in range(4)]
             for c in range(len(ro)):
                 column = [v[j][c] if j < kv_len else 0 for j in keys]
-                rescaled = _ftz(times(ro[c], o_scale))
+                rescaled = flushed(times(ro[c], o_scale))
                 start = encode(rescaled, self._stored) if self.one_buffer else 0
                 dot = self.core.rule.dot([codes[j] for j in keys], column, start, E4M3FN, E4M3FN)
                 part = decode(dot, self._stored)
                 whole = plus(rescaled, part) if self.splits_fma else multiply_add(ro[c], o_scale, part)
-                ro[c] = part if self.one_buffer else _ftz(whole)
+                ro[c] = part if self.one_buffer else flushed(whole)
         near, far = (2, 1) if self.far_first else (1, 2)
         total = plus(plus(d[0], d[near]), plus(d[far], d[3]))
-        d_rcp = _ftz(total if math.isnan(total) else divided(ONE, total))
+        d_rcp = flushed(total if math.isnan(total) else divided(ONE, total))
         if self.scales_once:
             out = [times(x, times(d_rcp, scale)) for x, scale in zip(ro, v_scale, strict=True)]
         else:
-            out = [_ftz(times(_ftz(times(x, d_rcp)), scale)) for x, scale in zip(ro, v_scale, strict=True)]
+            out = [flushed(times(flushed(times(x, d_rcp)), scale)) for x, scale in zip(ro, v_scale, strict=True)]
         octaves = plus(total if math.isnan(total) else log2(total), m)
         if self.lse_of_scores:
             octaves = plus(octaves, self._offset)
@@ -169,9 +169,9 @@ class SageAttention:
         for scores, scale in zip(rs, sm, strict=True):
             m_temp = self.masked
             for x in scores:
-                m_temp = _fmax(m_temp, x)
-            m = _fmax(m, _ftz(multiply_add(m_temp, scale, negated(self._offset))))
-        return m, _ftz(exp2(_ftz(plus(m_prev, negated(m)))))
+                m_temp = fmax(m_temp, x)
+            m = fmax(m, flushed(multiply_add(m_temp, scale, negated(self._offset))))
+        return m, flushed(exp2(flushed(plus(m_prev, negated(m)))))
 
     def _accumulate_d(self, d: Exact, o_scale: Exact, p: Numbers) -> Exact:
         """Return a thread's sum after a tile; the first addition has the rescaling."""
@@ -181,17 +181,6 @@ class SageAttention:
         for part in parts[1:]:
             first = plus(first, part)
         return first
-
-
-def _fmax(a: Exact, b: Exact) -> Exact:
-    """Return the larger number; NaN only if both are."""
-    return b if math.isnan(a) or b > a else a
-
-
-def _ftz(x: Exact) -> Exact:
-    if x != 0 and is_below(x, LEAST):
-        return -0.0 if x < 0 else Fraction(0)
-    return x
 
 
 def mean(x: Sequence[int]) -> Exact:
@@ -223,7 +212,7 @@ def per_channel_fp8(column: Sequence[Exact], scale_max: float) -> tuple[list[int
     """Return the codes of E4M3 and the scale of a channel that is not zero: MeanScaleKernel."""
     amax = max(abs(Fraction(x)) for x in column)
     factor = divided(Fraction(scale_max), amax)
-    return [encode(times(x, factor), E4M3FN) for x in column], _ftz(divided(amax, Fraction(scale_max)))
+    return [encode(times(x, factor), E4M3FN) for x in column], flushed(divided(amax, Fraction(scale_max)))
 
 
 def shifted(x: Exact, center: Exact, is_rounded: bool) -> Exact:
