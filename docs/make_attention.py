@@ -46,7 +46,7 @@ def page() -> str:
 
 An attention kernel fuses two matrix products, S = Q K^T and O = P V, with a softmax between them, and iterates over
 tiles of keys. P is the matrix of probabilities before they are divided by their sum. `lp.attention` emulates the
-forward pass of FlashAttention 2, 3 and 4, of vLLM's fork, of FlashInfer in FP8, of FlashMLA's dense decoding, of
+forward pass of FlashAttention 2, 3 and 4, of vLLM's fork, of FlashInfer in FP8, of FlashMLA's decoding, of
 SageAttention 2, 2++ and 3, and of PyTorch on a CPU. No recording of a GPU has confirmed these bits yet; see [what is
 verified](#verification-and-assumptions).
 
@@ -168,6 +168,12 @@ Each entry is one configuration of its library:
 - `flashmla_dense` is the decoding kernel on Hopper. The library takes D = 576 and Dv = 512 only, and reads V from the
   first 512 channels of K: pass `v=k[..., :512]`. Its scheduler divides the tiles of all sequences among the SMs;
   `splits` divides those of each sequence into equal parts.
+- `flashmla_fp8` is the sparse decoding kernel on Hopper, with D = 576 (V3.2) or 512 and Dv = 512. Each query has its
+  own keys: call it with one query, its selected keys in the order of the indices, and `mask` for indices of -1. The
+  kernel dequantizes the FP8 cache to BF16, as the codecs `flashmla_v32` and `flashmla_model1` do
+  (`lowprec.attn.operands.round_trip_cache`); both products are BF16. Tiles have 64 keys, each thread adds the keys of
+  a tile before it adds them to the sum, and the maximum includes the scale. A sink is part of the divisor only.
+  With splits, the library adds the sink when it combines them; here, sinks with splits raise an error.
 - FlashAttention-4 is compiled for sm_100; its kernel for sm_103 does not use a polynomial.
 
 ### Pages of a KV cache
@@ -186,6 +192,7 @@ blocks hold all heads of a group (PackGQA) |
 | `vllm_fa3_fp8` | all | none |
 | `flashinfer_fp8` | at D = 64: all | other tiles: 128 keys instead of 192 at D = 128, 64 instead of 128 at D = 256 |
 | `flashmla_dense` | 64 keys, which is the tile | raise an error |
+| `flashmla_fp8` | not applicable: keys are selected one by one | raise an error |
 | `fa4_bf16`, `fa4_fp8` | 128 keys, which is the tile | the kernel does not use pairs of CTAs; without a mask, at \
 D = 128, the polynomial then computes the exponentials of other columns |
 
@@ -198,16 +205,17 @@ uses 160 and 128.)
 Outputs and log-sum-exps of each kernel match an [oracle in exact rational
 arithmetic](../lowprec/oracle/attention/forward.py), bit for bit, on random rows with several tiles, with and without a
 causal mask. The tests detect each of 22 deliberately wrong rules (another order of tiles, offset, threshold, rounding,
-order of the sum), ten for [FlashMLA's pairs of tiles](../lowprec/oracle/attention/pairs.py), 18 for
+order of the sum), 15 for [FlashMLA](../lowprec/oracle/attention/pairs.py), 18 for
 [SageAttention 2's threads](../lowprec/oracle/attention/sage.py) and 11 for [SageAttention
 3](../lowprec/oracle/attention/sage3.py). [The loops of the
 sources](../lowprec/oracle/attention/tiles.py) check two more rules: which tiles a block of queries loads, and where a
 kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table,
 twice: a second implementation, written from the sources without knowledge of the first, has the same bits in all
 109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities), of SageAttention 2 in
-3,154,496 outputs, 33,461 log-sum-exps and 18,051,200 quantized numbers of 249 cases, and of SageAttention 3 in 206,784
+3,154,496 outputs, 33,461 log-sum-exps and 18,051,200 quantized numbers of 249 cases, of SageAttention 3 in 206,784
 outputs and 10,870,056 quantized numbers and scales of 180 cases (with two divisions as nvcc compiles them, see
-[below](#sageattention-3)). Of 442 cases of FlashInfer
+[below](#sageattention-3)), and of FlashMLA's sparse decoding in 274,944 outputs and 537 log-sum-exps of 200 cases. Of
+442 cases of FlashInfer
 (8,277,632 outputs), nine differ: with pages and a window, FlashInfer loads V of tile 0 for the last tile. All keys of
 that tile are hidden, so only a NaN in V shows the difference; lowprec loads the V that belongs to the tile. The
 smallest of these cases are part of the test suite. **No recording of a GPU's attention has confirmed the rules yet.**

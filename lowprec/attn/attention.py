@@ -98,8 +98,8 @@ def attention(
     window : tuple of int, optional
         Numbers of keys that query i sees to the left and to the right of position ``i + N - M``; -1: no limit.
     mask : array_like of bool, optional
-        Keys that each query sees, of a shape that broadcasts to (B, H, M, N). Only PyTorch's kernels take it: they
-        also compute the scores of hidden keys, and add -inf to them.
+        Keys that each query sees, of a shape that broadcasts to (B, H, M, N). Only PyTorch's kernels and
+        ``flashmla_fp8`` take it: the former also compute the scores of hidden keys, and add -inf to them.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
     descale : tuple of array_like, optional
@@ -300,6 +300,8 @@ def _check_options(
         raise ValueError(f"attention: sinks must be None for {kernel}, got {brief_repr(sinks)}")
     if splits > 1 and kernel.combine is None:
         raise ValueError(f"attention: splits must be 1 for {kernel}, got {splits}")
+    if splits > 1 and sinks is not None and kernel.sink is not None and not kernel.sink.in_lse:
+        raise ValueError(f"attention: splits must be 1 with sinks for {kernel}, got {splits}")
     multiple = kernel.schedule.page_multiple
     if page_size is not None and (not multiple or page_size % multiple):
         allowed = f"a multiple of {multiple}" if multiple else "None"

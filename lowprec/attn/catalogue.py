@@ -18,7 +18,7 @@ from ..special.reciprocal import RoundedQuotient, RoundedReciprocal
 from ..tensorcore.catalogue import accumulators
 from .cpu import LaneSum, TorchCpu, TorchMath
 from .kernel import AttentionKernel, GradientTile
-from .paired import FlashMla
+from .paired import FlashMla, FlashMlaSparse
 from .scales import BlockScales, ThreadScales
 from .schedules import (
     FlashAttention2,
@@ -29,7 +29,7 @@ from .schedules import (
     SageAttention,
     SageAttention3,
 )
-from .sinks import OffsetSink, ShiftedSink
+from .sinks import DivisorSink, OffsetSink, ShiftedSink
 from .splits import Combine
 from .sums import (
     Base2LogSumExp,
@@ -39,6 +39,7 @@ from .sums import (
     QuadOctetSum,
     QuadPairSum,
     QuadQuartetSum,
+    QuadTileSum,
     TermsLogSumExp,
 )
 from .tiles import ALL_KEYS, ANY_SIZE, KeyTile
@@ -73,6 +74,10 @@ _FA4 = "flash_attn/cute/softmax.py, utils.py, block_info.py, flash_fwd_sm100.py,
 _MLA = (
     "deepseek-ai/FlashMLA at 9241ae3, csrc/sm90/decode/dense/splitkv_mla.cuh, lines 17-18, 218-252, 331-474, "
     "529-577, 742-925, 947-958, 1030-1063, 1185-1262; csrc/api/dense_decode.h; "
+    "csrc/smxx/decode/combine/combine.cu, lines 79-119; setup.py: --use_fast_math"
+)
+_MLA_SPARSE = (
+    "deepseek-ai/FlashMLA at 9241ae3, csrc/sm90/decode/sparse_fp8/splitkv_mla.cuh, lines 25-78, 204-330, 345-420; "
     "csrc/smxx/decode/combine/combine.cu, lines 79-119; setup.py: --use_fast_math"
 )
 _VLLM = (
@@ -183,6 +188,7 @@ _AMPERE_COMBINE = Combine(
     ((32, 8), (64, 16), (96, 8), (128, 32), (160, 8), (192, 16), (256, 32)), by_total=True, skips_zeros=False,
     empty_lse=float("inf"), divides_all=True,
 )  # fmt: skip
+_MLA_COMBINE = Combine(by_total=True, skips_zeros=False, empty_lse=float("inf"), divides_all=True, in_octaves=True)
 _AMPERE: dict[str, Any] = {
     "empty_scale": 1.0, "lse": NatsLogSumExp(empty=float("inf"), from_scale=True), "softcap": True,
 }  # fmt: skip
@@ -266,7 +272,14 @@ for _kernel in (
         key_tiles=(KeyTile(576, 64, 64, 64, 64, value_dim=512),),
         schedule=FlashMla(), row_sum=QuadPairSum(), p_policy=policies["ieee"], last_tile_first=False,
         empty_scale=1.0, lse=TermsLogSumExp(empty=float("inf")), source=_MLA,
-        combine=Combine(by_total=True, skips_zeros=False, empty_lse=float("inf"), divides_all=True, in_octaves=True),
+        combine=_MLA_COMBINE,
+    ),
+    AttentionKernel(
+        "flashmla_fp8", **(_of("hopper", "bf16") | {"decided": _MLA_STAND_IN}),
+        key_tiles=(KeyTile(512, 64, 64, 64, 64), KeyTile(576, 64, 64, 64, 64, value_dim=512)),
+        schedule=FlashMlaSparse(), row_sum=QuadTileSum(), p_policy=policies["ieee"], last_tile_first=False,
+        rounded_log2_e=True, lse=TermsLogSumExp(empty=float("inf")), sink=DivisorSink(), combine=_MLA_COMBINE,
+        source=_MLA_SPARSE,
     ),
     AttentionKernel(
         "flashinfer_fp8", **(_of("hopper", "fp8") | {"decided": _FLASHINFER_STAND_IN}), key_tiles=_FLASHINFER_FP8,

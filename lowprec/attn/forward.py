@@ -17,12 +17,12 @@ from ..format.catalogue import formats
 from ..kernels import attn as kernels
 from ..special.reciprocal import flushed
 from .kernel import AttentionKernel
-from .paired import HIDDEN, FlashMla, PairedSoftmax
+from .paired import HIDDEN, FlashMla, FlashMlaSparse, PairedSoftmax
 from .scales import BLOCK, BlockOperands, ScalesOfHead
 from .schedules import SageAttention3
-from .softmax import LEAST_SCORE, BlockSoftmax, HeadResult, OnlineSoftmax, ThreadSoftmax, multiply_tile
+from .softmax import LEAST_SCORE, BlockSoftmax, HeadResult, OnlineSoftmax, ScaledSoftmax, ThreadSoftmax, multiply_tile
 from .splits import split_blocks
-from .sums import Floats, Numbers, times
+from .sums import Base2LogSumExp, Floats, Numbers, times
 from .tiles import Block, Visit
 
 _LOG2_E = math.log2(math.e)
@@ -103,6 +103,10 @@ class Forward:
         kernel, rows = self.kernel, stop - start
         if isinstance(kernel.schedule, FlashMla):
             return self._paired_rows(h, slice(start, stop), visits[::-1], kernel.schedule)
+        if isinstance(kernel.schedule, FlashMlaSparse):
+            ends = [start, *_changes(h.mask, start, stop), stop]
+            parts = [self._scaled_rows(h, slice(*ends[i : i + 2]), visits[::-1]) for i in range(len(ends) - 1)]
+            return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
         if h.scales.blocks is not None:
             return self._block_rows(h, slice(start, stop), visits, h.scales.blocks)
         if h.scales.threads is not None:
@@ -166,6 +170,22 @@ class Forward:
             state.add_values(p, _columns(h.v, visit.start, self.tile), done)
         return state.finish(np.float32(1), np.float32(1), self.v_descale, None)
 
+    def _scaled_rows(self, h: Head, rows: slice, visits: Sequence[Visit]) -> HeadResult:
+        kernel = self.kernel.with_(lse=Base2LogSumExp()) if self.is_split else self.kernel
+        count = rows.stop - rows.start
+        state = ScaledSoftmax(kernel, count, len(h.v), self.bounded and not kernel.is_determined)
+        scales = np.full((count, 4), self.scale)
+        for done, visit in enumerate(visits, 1):
+            scores, key = self._scores(h.q[rows], h.k, visit.start, self.tile), np.arange(self.tile) + visit.start
+            hidden = key >= len(h.k)
+            if h.mask is not None:
+                hidden[~hidden] = h.mask[rows.start, key[~hidden]] != 0
+            scores[:, hidden] = -np.inf
+            p, values = state.update_threads(scores, scales), _columns(h.v, visit.start, self.tile).copy()
+            values[:, hidden] = 0
+            state.add_values(p, values, done)
+        return state.finish(np.float32(1), np.float32(1), self.v_descale, self.sink)
+
     def _block_rows(self, h: Head, rows: slice, visits: Sequence[Visit], scales: BlockOperands) -> HeadResult:
         kernel, schedule = self.kernel, self.kernel.schedule
         assert isinstance(schedule, SageAttention3)
@@ -220,6 +240,14 @@ def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float3
             return np.float32(times(times(qk_descale, start, flush), np.float32(_LOG2_E), flush))
         octaves = start * np.float32(_LOG2_E) if kernel.rounded_log2_e else np.float32(float(start) * _LOG2_E)
         return np.float32(octaves * qk_descale)
+
+
+def _changes(mask: Floats | None, start: int, stop: int) -> list[int]:
+    """Return the rows between two whose masks differ from those of the row before."""
+    if mask is None:
+        return []
+    differs = (mask[start + 1 : stop] != mask[start : stop - 1]).any(1)
+    return [int(i) + start + 1 for i in np.flatnonzero(differs)]
 
 
 def _columns(x: NDArray[Any], start: int, count: int) -> NDArray[Any]:

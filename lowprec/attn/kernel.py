@@ -261,8 +261,8 @@ class AttentionKernel(Value):
             )
         if self.has_block_scales and not self.fused_promotion:
             raise ValueError(f"{caller}: fused_promotion must be True with scales of blocks, got False")
-        if isinstance(self.lse, TermsLogSumExp) and not paired:
-            raise ValueError(f"{caller}: lse must not be a TermsLogSumExp without tiles in pairs, got {self.lse!r}")
+        if isinstance(self.lse, TermsLogSumExp) and not self.schedule.scales_maxima:
+            raise ValueError(f"{caller}: lse must not be a TermsLogSumExp with {self.schedule}, got {self.lse!r}")
 
     @property
     def is_determined(self) -> bool:

@@ -1,4 +1,4 @@
-"""FlashMLA's dense decoding kernel: two warpgroups compute pairs of tiles, with half of the columns of V each."""
+"""FlashMLA's decoding kernels on sm_90: pairs of tiles of two warpgroups, and the tiles of sparse attention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FlashMla(Schedule):
     rotation: int = 256
     half: int = 256
     page_multiple = 64
-    is_paired = has_fixed_sizes = True
+    is_paired = has_fixed_sizes = scales_maxima = True
 
     def __post_init__(self) -> None:
         normalize_fields(self)
@@ -75,6 +75,33 @@ class FlashMla(Schedule):
         """Return rows of Q or K with their channels in the order of every second tile, padded with zeros."""
         x = np.pad(x, ((0, 0), (0, -x.shape[1] % 64)))
         return np.concatenate((x[:, self.rotation :], x[:, : self.rotation]), 1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FlashMlaSparse(Schedule):
+    """Tiles of FlashMLA's sparse decoding kernel on sm_90: csrc/sm90/decode/sparse_fp8/splitkv_mla.cuh.
+
+    Keys are those that a query has selected, in the order of their indices; a mask hides those without a valid index.
+    """
+
+    page_multiple = 0
+    has_fixed_sizes = takes_masks = scales_maxima = True
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call; raise ValueError if it is causal or has a window."""
+        if call.causal:
+            raise ValueError("attention: causal must be False for FlashMLA's sparse decoding, got True")
+        if call.left >= 0 or call.right >= 0:
+            window = call.left, call.right
+            raise ValueError(f"attention: window must be None for FlashMLA's sparse decoding, got {window}")
+        return call
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return all tiles."""
+        return [Visit(start) for start in range(0, call.keys, keys)][::-1]
 
 
 class PairedSoftmax:

@@ -21,6 +21,8 @@ class Sink(Value):
 
     #: Whether the sum of a row without a maximum is replaced by the term of the sink, even if the sum is NaN.
     replaces_empty = False
+    #: Whether the log-sum-exp has the term of the sink, too.
+    in_lse = True
 
     @abstractmethod
     def argument(
@@ -60,3 +62,14 @@ class OffsetSink(Sink):
         is_empty = maxima == -np.inf
         own = sink * np.float32(_LOG2_E / scale)
         return np.where(is_empty, np.float32(offset), x), np.where(is_empty, own, maxima)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DivisorSink(OffsetSink):
+    """Sink whose term, 2^(sink * log2(e) - maximum), is part of the output's divisor only, as in FlashMLA.
+
+    A row without a key stays zero.
+    """
+
+    replaces_empty = False
+    in_lse = False

@@ -43,6 +43,9 @@ class HeadResult(NamedTuple):
 class OnlineSoftmax:
     """State of the online softmax of a block of rows."""
 
+    #: Whether a sum of NaN counts as that of a row without keys, unless the kernel propagates NaN.
+    replaces_nan = True
+
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
         self.kernel, self.offset = kernel, kernel.p_offset
         self.maxima = np.full(rows, -np.inf, np.float32)
@@ -121,15 +124,17 @@ class OnlineSoftmax:
         sums, argument = kernel.row_sum.total(self.sums), None
         if kernel.propagates_nan:
             sums, self.maxima = np.where(sums == 0, np.float32(1), sums), _finite(self.maxima)
+        divisors = sums
         if sink is not None and kernel.sink is not None:
             shifts = self._shifts(_finite(self.maxima), scale)
             if kernel.sink.replaces_empty:
                 sums = np.where(self.maxima == -np.inf, np.float32(0), sums)
             argument, self.maxima = kernel.sink.argument(self.maxima, shifts, sink, scale, kernel.p_offset)
-            sums = sums + kernel.exp2(argument[:, None])[:, 0]
-        is_empty = (sums == 0) | (np.isnan(sums) & (not kernel.propagates_nan))
+            divisors = sums + kernel.exp2(argument[:, None])[:, 0]
+            sums = divisors if kernel.sink.in_lse else sums
+        is_empty = (sums == 0) | (np.isnan(sums) & (self.replaces_nan and not kernel.propagates_nan))
         is_empty &= kernel.empty_scale is not None
-        safe, shared = np.where(is_empty | kernel.normalizes_p, np.float32(1), sums), kernel.shared_scale(v_descale)
+        safe, shared = np.where(is_empty | kernel.normalizes_p, np.float32(1), divisors), kernel.shared_scale(v_descale)
         of_empty = np.float32(kernel.empty_scale or 0) * shared
         factors = np.where(is_empty, of_empty, kernel.reciprocal.divide(shared, safe))
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
@@ -148,15 +153,18 @@ class ThreadSoftmax(OnlineSoftmax):
         m' = max(m, max(S) s - `p_offset`)      a = 2^(m - m')      P = 2^(S s - m')
     """
 
+    #: Maximum before the first tile, and score below those of a tile.
+    start = least = LEAST_SCORE
+
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
         super().__init__(kernel, rows, channels, bounded)
-        self.maxima[:], self.offset, self._is_first = LEAST_SCORE, 0, False
+        self.maxima[:], self.offset, self._is_first = self.start, 0, False
 
     def update_threads(self, scores: Floats, scales: Floats) -> Floats:
         """Update maxima and sums for a tile of scores, given the scales [M, 4] of threads, and return P in float32."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         threads, offset = scores.reshape(len(scores), -1, 4, 2), np.float32(-kernel.p_offset)
-        largest = np.fmax.reduce(np.fmax(threads[..., 0], threads[..., 1]), 1, initial=LEAST_SCORE)
+        largest = self._joined(np.fmax.reduce(np.fmax(threads[..., 0], threads[..., 1]), 1, initial=self.least))
         maxima = np.fmax.reduce(multiply_add(largest, scales, offset, flush, kernel.fused_shift), 1)
         maxima = np.fmax(self.maxima, maxima)
         shifts = -maxima[:, None, None, None]
@@ -164,6 +172,21 @@ class ThreadSoftmax(OnlineSoftmax):
         growth, self.maxima = added(self.maxima, -maxima, flush), maxima
         keep = np.zeros(len(growth), bool)
         return self._exponentials(arguments.reshape(scores.shape), growth, kernel.exp2.factors(growth), keep)
+
+    def _joined(self, largest: Floats) -> Floats:
+        """Return the scores [M, 4] that are scaled before the threads compare them."""
+        return largest
+
+
+class ScaledSoftmax(ThreadSoftmax):
+    """State of a block of rows with one scale of all scores; only a sum of 0 marks a row without keys."""
+
+    start, least = np.float32(-1e30), np.float32(-np.inf)
+    replaces_nan = False
+
+    def _joined(self, largest: Floats) -> Floats:
+        """Return the row's largest score [M, 1]."""
+        return np.fmax.reduce(largest, 1, keepdims=True)
 
 
 class BlockSoftmax(OnlineSoftmax):

@@ -113,6 +113,22 @@ class QuadPairSum(QuadSum):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class QuadTileSum(QuadPairSum):
+    """Sum by the threads of `QuadSum`, which add the keys of a tile to 0 first, as in FlashMLA's sparse decoding.
+
+    A fused multiply-add joins the sum of earlier tiles and that of the tile; the total is that of `QuadPairSum`.
+    """
+
+    def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
+        """Multiply the partial sums [M, 4] by a scale per row and add a tile P [M, keys], in place."""
+        tile = np.zeros((len(p), 4, 2), np.float32)
+        threads = np.zeros((len(p), 4), np.float32)
+        kernels.sum_by_quad(p, np.ones(len(p), np.float32), self.fused, flush, threads)
+        tile[..., 0] = threads
+        QuadSum.add(self, tile.reshape(len(p), 8), scales, flush, sums)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class QuadQuartetSum(QuadPairSum):
     """Sum by the threads of `QuadSum`, which add four keys of sixteen first: SageAttention's ``accumulate_d``.
 

@@ -1,4 +1,4 @@
-"""FlashMLA's dense decoding: bits of the oracle in fractions, which has the source's loops; wrong rules must differ."""
+"""FlashMLA's decoding: bits of the oracle in fractions, which has the source's loops; wrong rules must differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowprec.attn.forward import scale_of_scores
 from lowprec.attn.paired import FlashMla
 from lowprec.attn.tiles import KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
-from lowprec.oracle.attention.pairs import PairedAttention, combined
+from lowprec.oracle.attention.pairs import PairedAttention, SparseAttention, combined
 
 TILE, ROWS = 16, 4
 KERNEL = lp.attentions["flashmla_dense"].with_(
@@ -156,10 +156,73 @@ def test_log_sum_exps_of_other_kernels_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=f"lse must be a {kind} with {cause}, got"):
             lp.attentions[name].with_(lse=lp.attentions[other].lse)
-    with pytest.raises(ValueError, match="lse must not be a TermsLogSumExp without tiles in pairs, got"):
+    with pytest.raises(ValueError, match=r"lse must not be a TermsLogSumExp with FlashAttention2.*, got"):
         lp.attentions["flash2"].with_(lse=KERNEL.lse)
     with pytest.raises(TypeError, match="lse must be an object of LogSumExp, got 'nats'"):
         KERNEL.with_(lse="nats")
     for name, scale in (("sage2", 0.0), ("flash2", None)):
         with pytest.raises(ValueError, match=f"empty_scale must be None with scales of threads, .* got {scale}"):
             lp.attentions[name].with_(empty_scale=scale)
+
+
+SPARSE = lp.attentions["flashmla_fp8"].with_(key_tiles=[KeyTile(16, TILE, TILE, TILE, 64, value_dim=8)])
+
+
+def both_sparse(
+    data: list[Any], *, splits: int = 1, sink: float | None = None, scale: float | None = None, **wrong: Any
+) -> Any:
+    """Return the bits of outputs and log-sum-exps of both heads, by the kernel and by the oracle."""
+    (_, m, d), n = data[0].shape, data[1].shape[1]
+    seen = np.arange(m * n).reshape(m, n) % 7 != 3
+    seen[0], seen[1] = False, True
+    got = lp.attention(
+        *data, kernel=SPARSE, splits=splits, scale=scale, mask=seen, sinks=None if sink is None else [sink] * 2,
+        out_format="float32",
+    )  # fmt: skip
+    rule = SparseAttention(ACCUMULATORS["hopper_bf16"], fields(SPARSE.operands), TILE)
+    rule = dataclasses.replace(rule, **wrong)
+    factor = Fraction(float(scale_of_scores(SPARSE, d**-0.5 if scale is None else scale, np.float32(1))))
+    codes, logit = [lp.encode(x, "bfloat16").tolist() for x in data], None if sink is None else Fraction(sink)
+    tiles = -(-n // TILE)
+    each, rows = -(-tiles // splits), []
+    for head in range(2):
+        for i in range(m):
+            parts = [
+                rule.row(
+                    codes[0][head][i], codes[1][0], codes[2][0], factor,
+                    range(s * each, min((s + 1) * each, tiles)), seen[i], splits > 1, logit,
+                ) for s in range(splits)
+            ]  # fmt: skip
+            rows.append(parts[0] if splits == 1 else combined(parts))
+    bits = np.concatenate([got.out.reshape(2 * m, -1), got.lse.reshape(-1, 1)], 1).view(np.uint32)
+    wanted = np.array([[*row, lse] for row, lse in rows], np.uint32)
+    return [np.where(x & 0x7FFFFFFF > 0x7F800000, 0x7FFFFFFF, x).tolist() for x in (bits, wanted)]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("n", "options"), [
+    (61, {}), (61, {"splits": 3}), (61, {"sink": 1.5}), (64, {"scale": -0.3}), (61, {"scale": 0.0}),
+])  # fmt: skip
+def test_sparse_rows_have_the_oracle_s_bits(n: int, options: dict[str, Any]) -> None:
+    """Ragged ends, invalid indices, also of a NaN, and a row without any valid one."""
+    data = operands(8, 4, n, 16, 3.0)
+    data[2][0, 3, 1] = np.nan
+    got, want = both_sparse(data, **options)
+    assert got == want
+
+
+@pytest.mark.parametrize("wrong", ["by_pair", "from_old", "far_first", "sink_in_lse", "scaled_growth"])
+def test_wrong_rules_of_sparse_rows_have_other_bits(wrong: str) -> None:
+    got, want = both_sparse(operands(9, 6, 90, 16, 1.0), sink=0.5, **{wrong: True})
+    assert got != want
+
+
+def test_sparse_calls_that_the_library_does_not_have() -> None:
+    x, y = np.zeros((2, 16), np.float32), np.zeros((2, 8), np.float32)
+    for options, message in (
+        ({"causal": True}, "causal must be False for FlashMLA's sparse decoding, got True"),
+        ({"window": (3, -1)}, r"window must be None for FlashMLA's sparse decoding, got \(3, -1\)"),
+        ({"sinks": [0.0], "splits": 2}, "splits must be 1 with sinks for .*, got 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lp.attention(x, x, y, kernel=SPARSE, **options)

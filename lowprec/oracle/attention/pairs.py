@@ -20,6 +20,7 @@ from ..float32 import (
     bits_of,
     divided,
     exp2,
+    fmax,
     is_below,
     log2,
     multiply_add,
@@ -183,6 +184,111 @@ class PairedAttention:
         if is_split:
             return out, bits_of(plus(octaves, state.maximum))
         return out, bits_of(_flushed(multiply_add(octaves, ln_2, times(state.maximum, ln_2))))
+
+
+@dataclass(frozen=True)
+class SparseAttention:
+    """FlashMLA's sparse decoding for one row of queries: a correct kernel, or a wrong one that tests must detect.
+
+    Functions and names are those of csrc/sm90/decode/sparse_fp8/splitkv_mla.cuh at 9241ae3.
+
+    Attributes
+    ----------
+    core, operands
+        Tensor core of both products; format of Q, K, V and P.
+    tile
+        Keys per tile.
+    by_pair, from_old, far_first, sink_in_lse, scaled_growth
+        Wrong rules: a thread adds pairs of keys first; it adds the keys of a tile to the rescaled sum; threads exchange
+        their sums at distance 2 first; the log-sum-exp has the sink; maxima are scaled after their difference.
+    """
+
+    core: Accumulator
+    operands: Fields
+    tile: int = 64
+    by_pair: bool = False
+    from_old: bool = False
+    far_first: bool = False
+    sink_in_lse: bool = False
+    scaled_growth: bool = False
+
+    def row(
+        self, q: Sequence[int], k: Codes, v: Codes, scale: Exact, tiles: range, is_kv_valid: Sequence[bool],
+        is_split: bool = False, attn_sink: Exact | None = None,
+    ) -> tuple[list[int], int]:  # fmt: skip
+        """Return the float32 bits of the output and of the log-sum-exp for the keys of some tiles.
+
+        Parameters
+        ----------
+        q, k, v
+            Codes: the query [D], keys [N][D] and values [N][Dv].
+        scale
+            Factor of the scores, a float32 number.
+        tiles
+            Tiles of keys, in order.
+        is_kv_valid
+            Which keys have a valid index [N].
+        is_split
+            Whether the log-sum-exp is that of a split, in octaves.
+        attn_sink
+            Logit that is added to the divisor.
+        """
+        columns, maximum = len(v[0]), _LEAST_MAX
+        sums: list[Exact] = [Fraction(0)] * 4
+        out = [0] * columns
+        for block in tiles:
+            keys = range(block * self.tile, (block + 1) * self.tile)
+            values = [v[j] if j < len(v) and is_kv_valid[j] else [0] * columns for j in keys]
+            scores: list[Exact] = [
+                decode(self.core.rule.dot(q, k[j], 0, self.operands, self.operands), FLOAT32)
+                if j < len(k) and is_kv_valid[j] else -math.inf
+                for j in keys
+            ]  # fmt: skip
+            old, largest = maximum, rounded(-math.inf)
+            for x in scores:
+                largest = fmax(largest, _flushed(x))
+            maximum = fmax(_times(largest, scale), old)
+            growth = plus(old, negated(maximum))
+            if self.scaled_growth and old != _LEAST_MAX:
+                growth = times(plus(divided(old, scale), negated(divided(maximum, scale))), scale)
+            factor = _flushed(exp2(_flushed(growth)))
+            p = [_flushed(exp2(_flushed(multiply_add(x, scale, negated(maximum))))) for x in scores]
+            sums = [self._add(sums[t], p, factor, t) for t in range(4)]
+            codes = [encode(x, self.operands, "nonsaturate") for x in p]
+            for c in range(columns):
+                start = bits_of(_times(decode(out[c], FLOAT32), factor))
+                column = [row[c] for row in values]
+                out[c] = self.core.rule.dot(codes, column, start, self.operands, self.operands)
+        near, far = (2, 1) if self.far_first else (1, 2)
+        total = plus(plus(sums[0], sums[near]), plus(sums[far], sums[3]))
+        divisor = total
+        if attn_sink is not None:
+            x = plus(times(attn_sink, rounded(Fraction(1 / LN_2))), negated(maximum))
+            divisor = plus(total, _flushed(exp2(x)))
+            total = divisor if self.sink_in_lse and total != 0 else total
+        inverse = Fraction(0) if total == 0 else divisor if math.isnan(divisor) else divided(ONE, divisor)
+        found = [bits_of(_times(decode(x, FLOAT32), _flushed(inverse))) for x in out]
+        if total == 0:
+            return found, bits_of(-math.inf if is_split else math.inf)
+        octaves, ln_2 = total if math.isnan(total) else log2(total), rounded(Fraction(LN_2))
+        if is_split:
+            return found, bits_of(plus(octaves, maximum))
+        return found, bits_of(_flushed(multiply_add(octaves, ln_2, times(maximum, ln_2))))
+
+    def _add(self, total: Exact, p: list[Exact], factor: Exact, thread: int) -> Exact:
+        """Return a thread's sum after a tile."""
+        held = [x for i in range(2 * thread, len(p), 8) for x in p[i : i + 2]]
+        if self.by_pair:
+            held = [plus(*held[i : i + 2]) for i in range(0, len(held), 2)]
+        if self.from_old:
+            found = _flushed(multiply_add(total, factor, held[0]))
+            for x in held[1:]:
+                found = plus(found, x)
+            return found
+        tile: Exact = Fraction(0)
+        for x in held:
+            tile = plus(tile, x)
+        return _flushed(multiply_add(total, factor, tile))
 
 
 @dataclass
