@@ -57,16 +57,17 @@ def both(
     return bits[rows].tolist(), want
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize(("m", "n", "causal", "size"), [
     (3, 40, False, 2.0), (130, 300, False, 0.5), (300, 300, True, 2.0), (2, 1, False, 1.0),
 ])  # fmt: skip
 def test_every_row_has_the_oracle_s_bits(m: int, n: int, causal: bool, size: float) -> None:
     """One to three tiles, ragged ends with padded keys, and a block that omits its second tile."""
-    got, want = both(operands(m + n, m, n, size=size), sorted({0, m // 2, m - 1}), causal=causal)
+    got, want = both(operands(m + n, m, n, size=size), sorted({0, m - 1}), causal=causal)
     assert got == want
 
 
+@pytest.mark.slow
 def test_other_sizes_and_scales_have_the_oracle_s_bits() -> None:
     """Two instructions per score, one mean of all queries, and a negative scale."""
     got, want = both(operands(3, 140, 150, 128, rule=BlockScales(None)), [139], scale=-0.2)
@@ -88,7 +89,7 @@ WRONG: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(0, default=4)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_rules_have_other_bits(wrong: str) -> None:
     change, causal = WRONG[wrong]
@@ -97,6 +98,7 @@ def test_wrong_rules_have_other_bits(wrong: str) -> None:
     assert got != want
 
 
+@pytest.mark.slow
 def test_quantizers_have_the_oracle_s_bits() -> None:
     """Ties of amax / 6, blocks of zeros, of subnormals and of NaN, and magnitudes beyond those of the scales."""
     rng = np.random.default_rng(2)
