@@ -209,8 +209,8 @@ def attention(
 
     Q is [..., M, D], K [..., N, D], V [..., N, Dv]; they are rounded to the kernel's operand formats. Prints the error
     against softmax in float64 on the rounded operands, and how many probabilities saturated or became zero. --mask is
-    for the kernels of PyTorch (sdpa_math, torch_cpu_flash_f32, torch_cpu_flash_bf16), which take any mask; the file
-    holds booleans.
+    for the kernels of PyTorch (sdpa_math, torch_cpu_flash_f32, torch_cpu_flash_bf16) and flashmla_fp8, which take any
+    mask; the file holds booleans.
 
     Example: lowprec attention q.npy k.npy v.npy --kernel vllm_fa3_fp8
     """
