@@ -338,10 +338,11 @@ Users have reported the error of the causal mode
 
 The remaining 20% are the error of FP4. Which operations are fused, the start from zero, and two divisions (``amax /
 6`` is a product with 1/6 in float32, P / scale a product with the reciprocal) were read from the code that nvcc 13.0
-generates for sm_120a with CUTLASS at 7107b05, at D = 64 without a mask and D = 128 with a causal mask. The latter has no product
-P V for the second tile. The means' order of additions and the products of the means are not public; here the sums are
-rounded once, and the products are added one after the other in float32. The library returns no log-sum-exp; `lse` is
-computed as in SageAttention 2. A causal mask with unequal numbers of queries and keys raises an error.
+generates for sm_120a with CUTLASS at 7107b05, at D = 64 without a mask and D = 128 with a causal mask. The latter has
+no product P V for the second tile. The means' order of additions and the products of the means are not public; here
+the sums are rounded once, and the products are added one after the other in float32. The library returns no
+log-sum-exp; `lse` is computed as in SageAttention 2. A causal mask with unequal numbers of queries and keys raises an
+error.
 
 ## PyTorch on a CPU
 
