@@ -206,7 +206,7 @@ Outputs and log-sum-exps of each kernel match an [oracle in exact rational
 arithmetic](../lowprec/oracle/attention/forward.py), bit for bit, on random rows with several tiles, with and without a
 causal mask. The tests detect each of 22 deliberately wrong rules (another order of tiles, offset, threshold, rounding,
 order of the sum), 15 for [FlashMLA](../lowprec/oracle/attention/pairs.py), 18 for
-[SageAttention 2's threads](../lowprec/oracle/attention/sage.py) and 11 for [SageAttention
+[SageAttention 2's threads](../lowprec/oracle/attention/sage.py) and ten for [SageAttention
 3](../lowprec/oracle/attention/sage3.py). [The loops of the
 sources](../lowprec/oracle/attention/tiles.py) check two more rules: which tiles a block of queries loads, and where a
 kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table,
@@ -274,8 +274,9 @@ and `lowprec.jax.attention` call it:
 
 ```
 
-- K first loses its mean over the tokens, which changes no probability. The library adds the scores of the mean to the
-  log-sum-exp; `lp.attention` returns that of its operands, and the functions for torch and JAX that of q and k.
+- First, K's mean over the tokens is subtracted, which changes no probability. The library adds the scores of the mean
+  to the log-sum-exp; `lp.attention` returns that of its operands, and the functions for torch and JAX that of q and
+  k.
 - `ThreadScales` (`qk_quant_gran` "per_thread", the default) has one scale for the rows of a warp's 32 queries, and for
   the keys of a tile, that a thread of the tensor core holds. `WarpScales` ("per_warp") has one per warp and per tile:
   `lp.attentions["sage2"].with_(scales=WarpScales())`, from `lowprec.attn.scales`. V has one scale per channel.
@@ -300,20 +301,20 @@ addition after it, to one FMA each (at D = 64 without a mask and D = 128 with a 
 with one E4M3 scale per 16 numbers, which the tensor core applies (NVFP4). D and Dv must both be 64 or 128, and each
 query head has its own key head.
 
-- K loses its mean over the tokens, and every 128 queries lose their mean (`BlockScales(queries=128)`; None is
-  `per_block_mean=False`). The products of the means and K, in BF16, are the addends of the scores: the sums in the
-  tensor core start from them. They are the fourth array of `descale`.
-- P is multiplied by 448 x 6 = 2688, so that the scale of a block of 16 keys is at most 448. P is divided by its scale
-  before the scale is rounded to E4M3, and multiplied by the rounded one. Blocks whose P are all below 6 x 2^-10 become
+- The mean over all tokens is subtracted from K, and from every 128 queries their own mean
+  (`BlockScales(queries=128)`; None is `per_block_mean=False`). The products of the means and K, in BF16, are the
+  addends of the scores: the sums in the tensor core start from them. They are the fourth array of `descale`.
+- P is multiplied by 448 x 6 = 2688, so that the scale of a block of 16 keys is at most 448. P is divided by the
+  unrounded scale; the tensor core multiplies by the scale in E4M3. Blocks in which 2688 P is at most 6 x 2^-10 become
   zero, while the sum has all of P.
 - The first tile of a block of queries compares its scores with 0: the array of maxima is a new tensor of CUTLASS, which
   is zero. So the maximum is at least 0, and blocks of 16 negative scores have the scale of a score of 0.
 
 Two lines of the library give other results than it means, and `sage3_fp4` has its results:
 
-- **The mask compares columns of the tensor core's result instead of keys.** K is permuted, so column 8i + 2t + e of 32
-  holds key 8t + 2i + e. With a causal mask, query 4 sees keys 0, 1, 8, 9 and 16. Without one, the same happens in the
-  last 32 keys if the number of keys is not a multiple of 32.
+- **The mask compares columns of the tensor core's result instead of keys.** K is permuted, so column 8i + 2t + e of
+  32 holds key 8t + 2i + e. With a causal mask, query 4 sees keys 0, 1, 8, 9 and 16. Without one, if N is not a
+  multiple of 32, some of the last keys are hidden, and padded zeros count as keys.
 - **With a causal mask, the second tile of a block of queries is missing from the output**, but not from the sum: the
   output is updated under `if (masking_step > 0)`, and there is only step 0.
 

@@ -104,8 +104,8 @@ def attention(
         Factor of the scores; ``1 / sqrt(D)`` by default.
     descale : tuple of array_like, optional
         Scales of q, k and v: numbers, or arrays of shape (B, Hk). Those of q and k multiply `scale`, that of v the
-        output. Default: 1, which is all that kernels of 16 and 32 bits take. SageAttention's kernels have other shapes,
-        and addends of the scores as a fourth array (`lowprec.attn.scales`).
+        output. Default: 1, which is all that kernels of 16 and 32 bits take. SageAttention's kernels have other shapes
+        (`lowprec.attn.scales`); that of SageAttention 3 has a fourth array, the addends of the scores, 0 by default.
     softcap : float, optional
         Limit of the scaled scores: they become ``softcap * tanh(score / softcap)``.
     sinks : array_like of float, shape (H,), optional
@@ -137,8 +137,9 @@ def attention(
         If `progress` is not callable.
     ValueError
         If shapes do not match, a value is not on the operand format's grid, the kernel does not support the head size,
-        mask (``sdpa_math``: with `causal`), scales, softcap, sinks, splits or pages, or `undecided` is combined with a
-        softcap, with splits, or with a kernel that has `normalizes_p` or computes tiles in pairs.
+        mask (``sdpa_math``: with `causal`), scales, softcap, sinks, splits or pages (``flashmla_fp8``: sinks with
+        splits), or `undecided` is combined with a softcap, with splits, or with a kernel that has `normalizes_p`,
+        scales blocks of P or computes tiles in pairs.
 
     Notes
     -----
@@ -313,9 +314,8 @@ def _check_options(
         (kernel.schedule.is_paired, "computes tiles in pairs"),
         (kernel.has_block_scales, "scales blocks of P"),
     ):
-        if not (undecided and holds) or kernel.is_determined:
-            continue
-        raise ValueError(f"attention: undecided must be False for {kernel}, which {reason}, got True")
+        if undecided and holds and not kernel.is_determined:
+            raise ValueError(f"attention: undecided must be False for {kernel}, which {reason}, got True")
 
 
 def _check_calls(kernel: AttentionKernel, causal: bool, mask: Any, progress: Any) -> None:

@@ -134,7 +134,7 @@ class Bounds:
         sums = [kernel.row_sum.total(x) for x in self.sums]
         if sink is not None:
             sums = [a + b[:, 0] for a, b in zip(sums, kernel.exp2.bounds(sink[:, None]), strict=True)]
-        empty = [((x == 0) | np.isnan(x)) & (kernel.empty_scale is not None) for x in sums]
+        empty = [((x == 0) | np.isnan(x)) & (not kernel.has_thread_scales) for x in sums]
         self.lost |= (empty[0] != empty[1])[:, None]
         safe = [np.where(empty[0] | empty[1], np.float32(1), x) for x in sums]
         shared = kernel.shared_scale(v_descale)
@@ -143,7 +143,7 @@ class Bounds:
         )
         corners = [y for x in safe for share in shares for y in kernel.reciprocal.divide_bounds(share, x)]
         ends = np.minimum.reduce(corners), np.maximum.reduce(corners)
-        factors = [np.where(empty[0], np.float32(kernel.empty_scale or 0) * shared, x) for x in ends]
+        factors = [np.where(empty[0], np.float32(kernel.empty_scale) * shared, x) for x in ends]
         differ = self.out[0].view(np.uint32) != self.out[1].view(np.uint32)
         self.out = self._scaled(self.out, [x.astype(np.float32) for x in factors])
         if v_descale.ndim:

@@ -40,7 +40,7 @@ from .sums import (
     QuadPairSum,
     QuadQuartetSum,
     QuadTileSum,
-    TermsLogSumExp,
+    TermwiseLogSumExp,
 )
 from .tiles import ALL_KEYS, ANY_SIZE, KeyTile
 
@@ -231,7 +231,7 @@ def _sage(name: str, core: str, v_max: float) -> AttentionKernel:
         name, scores=accumulators["float32"], values=accumulators[core], operands=formats["int8"], v_format=_E4M3,
         p_format=_E4M3, p_offset=8.807, key_tiles=(KeyTile(128, 64, 64, 64),), schedule=SageAttention(),
         row_sum=QuadQuartetSum(), reciprocal=RoundedReciprocal(1), promote_every=1, fused_promotion=True,
-        last_tile_first=False, rounded_log2_e=True, empty_scale=None, lse=OctavesLogSumExp(),
+        last_tile_first=False, rounded_log2_e=True, lse=OctavesLogSumExp(),
         scales=ThreadScales(v_max),
         source=_SAGE, decided=_SAGE_STAND_IN,
     )  # fmt: skip
@@ -271,14 +271,14 @@ for _kernel in (
         "flashmla_dense", **(_of("hopper", "bf16") | {"decided": _MLA_STAND_IN}),
         key_tiles=(KeyTile(576, 64, 64, 64, 64, value_dim=512),),
         schedule=FlashMla(), row_sum=QuadPairSum(), p_policy=policies["ieee"], last_tile_first=False,
-        empty_scale=1.0, lse=TermsLogSumExp(empty=float("inf")), source=_MLA,
+        empty_scale=1.0, lse=TermwiseLogSumExp(empty=float("inf")), source=_MLA,
         combine=_MLA_COMBINE,
     ),
     AttentionKernel(
         "flashmla_fp8", **(_of("hopper", "bf16") | {"decided": _MLA_STAND_IN}),
         key_tiles=(KeyTile(512, 64, 64, 64, 64), KeyTile(576, 64, 64, 64, 64, value_dim=512)),
         schedule=FlashMlaSparse(), row_sum=QuadTileSum(), p_policy=policies["ieee"], last_tile_first=False,
-        rounded_log2_e=True, lse=TermsLogSumExp(empty=float("inf")), sink=DivisorSink(), combine=_MLA_COMBINE,
+        rounded_log2_e=True, lse=TermwiseLogSumExp(empty=float("inf")), sink=DivisorSink(), combine=_MLA_COMBINE,
         source=_MLA_SPARSE,
     ),
     AttentionKernel(

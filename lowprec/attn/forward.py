@@ -20,7 +20,7 @@ from .kernel import AttentionKernel
 from .paired import HIDDEN, FlashMla, FlashMlaSparse, PairedSoftmax
 from .scales import BLOCK, BlockOperands, ScalesOfHead
 from .schedules import SageAttention3
-from .softmax import LEAST_SCORE, BlockSoftmax, HeadResult, OnlineSoftmax, ScaledSoftmax, ThreadSoftmax, multiply_tile
+from .softmax import LEAST_SCORE, BlockSoftmax, HeadResult, OnlineSoftmax, SparseSoftmax, ThreadSoftmax, multiply_tile
 from .splits import split_blocks
 from .sums import Base2LogSumExp, Floats, Numbers, times
 from .tiles import Block, Visit
@@ -105,7 +105,7 @@ class Forward:
             return self._paired_rows(h, slice(start, stop), visits[::-1], kernel.schedule)
         if isinstance(kernel.schedule, FlashMlaSparse):
             ends = [start, *_changes(h.mask, start, stop), stop]
-            parts = [self._scaled_rows(h, slice(*ends[i : i + 2]), visits[::-1]) for i in range(len(ends) - 1)]
+            parts = [self._sparse_rows(h, slice(*ends[i : i + 2]), visits[::-1]) for i in range(len(ends) - 1)]
             return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
         if h.scales.blocks is not None:
             return self._block_rows(h, slice(start, stop), visits, h.scales.blocks)
@@ -170,11 +170,11 @@ class Forward:
             state.add_values(p, _columns(h.v, visit.start, self.tile), done)
         return state.finish(np.float32(1), np.float32(1), self.v_descale, None)
 
-    def _scaled_rows(self, h: Head, rows: slice, visits: Sequence[Visit]) -> HeadResult:
-        kernel = self.kernel.with_(lse=Base2LogSumExp()) if self.is_split else self.kernel
-        count = rows.stop - rows.start
-        state = ScaledSoftmax(kernel, count, len(h.v), self.bounded and not kernel.is_determined)
-        scales = np.full((count, 4), self.scale)
+    def _sparse_rows(self, h: Head, rows: slice, visits: Sequence[Visit]) -> HeadResult:
+        kernel, count = self.kernel, rows.stop - rows.start
+        state = SparseSoftmax(kernel, count, len(h.v), self.bounded and not kernel.is_determined)
+        state.lse = Base2LogSumExp() if self.is_split else kernel.lse
+        scales = np.full((count, 1), self.scale)
         for done, visit in enumerate(visits, 1):
             scores, key = self._scores(h.q[rows], h.k, visit.start, self.tile), np.arange(self.tile) + visit.start
             hidden = key >= len(h.k)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,17 @@ from .scales import BlockScales, HeadScales, OperandScales, ThreadScales
 from .schedules import FlashAttention3, SageAttention3
 from .sinks import Sink
 from .splits import Combine
-from .sums import Floats, LogSumExp, NatsLogSumExp, Numbers, OctavesLogSumExp, QuadSum, RowSum, TermsLogSumExp
+from .sums import (
+    Base2LogSumExp,
+    Floats,
+    LogSumExp,
+    NatsLogSumExp,
+    Numbers,
+    OctavesLogSumExp,
+    QuadSum,
+    RowSum,
+    TermwiseLogSumExp,
+)
 from .tiles import ALL_KEYS, Call, KeyTile, Schedule
 
 _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
@@ -32,10 +42,10 @@ _IN_OCTAVES = ("p_offset", *_PLAIN, "combine")
 _OF_HEADS = (
     "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap", "propagates_nan", "p_scale",
 )  # fmt: skip
-_ONE_BY_ONE = (*_OF_HEADS, "last_tile_first", "promote_every", "fused_shift", "empty_scale")
+_OF_ORDER = ("last_tile_first", "product_block")
+_OF_SCORES = ("rescale_threshold", "gradient_tiles", "descale_first", *_OF_HEADS)
 _OF_ANY = (*_PLAIN, "combine", *_OF_HEADS)
-#: Values of such kernels that are not the defaults.
-_OTHERS = {"last_tile_first": False, "empty_scale": 1.0}
+_ONE_BY_ONE = ("p_offset", *_PLAIN, *_OF_HEADS, "last_tile_first", "promote_every", "fused_shift", "empty_scale")
 
 
 class GradientTile(NamedTuple):
@@ -130,8 +140,8 @@ class AttentionKernel(Value):
         Whether log2(e) is rounded to float32 before it is multiplied by the softmax scale.
     descale_first : bool
         Whether the scales of Q and K multiply the softmax scale before log2(e) does.
-    empty_scale : float or None
-        Factor of O in rows with a sum of 0 or NaN; None, with scales of threads: such sums are not replaced.
+    empty_scale : float
+        Factor of O in rows with a sum of 0 or NaN; with scales of threads, such sums are not replaced.
     lse : LogSumExp
         Rule of the log-sum-exp.
     combine : Combine or None
@@ -182,7 +192,7 @@ class AttentionKernel(Value):
     flush_subnormals: bool = True
     rounded_log2_e: bool = False
     descale_first: bool = False
-    empty_scale: float | None = 0.0
+    empty_scale: float = 0.0
     lse: LogSumExp = _NATS
     combine: Combine | None = None
     sink: Sink | None = None
@@ -225,6 +235,7 @@ class AttentionKernel(Value):
         check_optional_int(caller, "promote_every", self.promote_every, 1)
         check_optional_int(caller, "product_block", self.product_block, 1)
         check_positive_float32(caller, "p_scale", self.p_scale)
+        check_real(caller, "empty_scale", self.empty_scale)
         check_positive(caller, "rescale_threshold", self.rescale_threshold, zero=True)
         if self.fused_promotion and self.promote_every != 1:
             raise ValueError(f"{caller}: promote_every must be 1 with fused_promotion, got {self.promote_every}")
@@ -237,32 +248,48 @@ class AttentionKernel(Value):
 
     def _check_combinations(self, caller: str) -> None:
         """Raise ValueError if a field has a value that another field's kind excludes."""
-        paired, defaults = self.schedule.is_paired, self.__dataclass_fields__
-        causes: tuple[tuple[str, bool, type[LogSumExp], Sequence[str]], ...] = (
-            ("an exp2 of base e", self.exp2.is_natural, NatsLogSumExp, _IN_OCTAVES),
-            ("tiles in pairs", paired, TermsLogSumExp, ("p_offset", *_PLAIN, *_ONE_BY_ONE)),
-            ("scales of threads", self.has_thread_scales, OctavesLogSumExp, (*_OF_ANY, "last_tile_first")),
-            ("scales of blocks", self.has_block_scales, OctavesLogSumExp, _OF_ANY),
+        has_scaled_maxima, defaults = self.schedule.has_scaled_maxima, self.__dataclass_fields__
+        forward = {"last_tile_first": False}
+        causes: tuple[tuple[str, bool, type[LogSumExp], Sequence[str], dict[str, Any]], ...] = (
+            ("an exp2 of base e", self.exp2.is_natural, NatsLogSumExp, _IN_OCTAVES, {}),
+            (
+                "tiles in pairs",
+                self.schedule.is_paired,
+                TermwiseLogSumExp,
+                _ONE_BY_ONE,
+                {**forward, "empty_scale": 1.0},
+            ),
+            (
+                "scaled maxima",
+                has_scaled_maxima,
+                TermwiseLogSumExp,
+                (*_OF_SCORES, "p_offset", "last_tile_first"),
+                forward,
+            ),
+            ("scales of threads", self.has_thread_scales, OctavesLogSumExp, (*_OF_ANY, "last_tile_first"), forward),
+            ("scales of blocks", self.has_block_scales, OctavesLogSumExp, (*_OF_ANY, *_OF_ORDER), {}),
         )
-        for cause, holds, rule, names in causes:
+        for cause, holds, rule, names, others in causes:
             for name in names if holds else ():
-                plain, value = _OTHERS.get(name, defaults[name].default), getattr(self, name)
+                plain, value = others.get(name, defaults[name].default), getattr(self, name)
                 if value != plain:
                     raise ValueError(f"{caller}: {name} must be {plain} with {cause}, got {value!r}")
             if holds and not isinstance(self.lse, rule):
                 raise ValueError(f"{caller}: lse must be a {rule.__name__} with {cause}, got {self.lse!r}")
-        if (self.empty_scale is None) != self.has_thread_scales:
-            raise ValueError(
-                f"{caller}: empty_scale must be None with scales of threads, else a number, got {self.empty_scale}"
-            )
         if isinstance(self.schedule, SageAttention3) != self.has_block_scales:
             raise ValueError(
                 f"{caller}: schedule must be SageAttention3 with scales of blocks only, got {self.schedule}"
             )
         if self.has_block_scales and not self.fused_promotion:
             raise ValueError(f"{caller}: fused_promotion must be True with scales of blocks, got False")
-        if isinstance(self.lse, TermsLogSumExp) and not self.schedule.scales_maxima:
-            raise ValueError(f"{caller}: lse must not be a TermsLogSumExp with {self.schedule}, got {self.lse!r}")
+        if isinstance(self.lse, TermwiseLogSumExp) and not has_scaled_maxima:
+            raise ValueError(f"{caller}: lse must not be a TermwiseLogSumExp with {self.schedule}, got {self.lse!r}")
+        if self.combine is not None and (
+            self.combine.in_octaves != has_scaled_maxima or isinstance(self.lse, Base2LogSumExp)
+        ):
+            raise ValueError(
+                f"{caller}: combine must be None or take log-sum-exps as of {self.lse}, got {self.combine!r}"
+            )
 
     @property
     def is_determined(self) -> bool:

@@ -32,7 +32,7 @@ def quantize_operands(
     FlashAttention-3's FP8 kernel pass such scales to it (``q_descale`` of shape (batch, heads of K), shared by the
     query heads of a group). The largest magnitude becomes the format's largest number, 448 for E4M3; a head of zeros
     has scale 1. If the format has 16 bits or more, values are rounded without a scale. `ThreadScales` and `WarpScales`
-    are SageAttention's.
+    are SageAttention 2's, `BlockScales` SageAttention 3's.
 
     Parameters
     ----------

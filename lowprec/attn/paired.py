@@ -14,8 +14,8 @@ from .._values import normalize_fields
 from ..cast.casts import encode
 from ..kernels import attn as kernels
 from .kernel import AttentionKernel
-from .sums import Numbers, RowEnds, times
-from .tiles import Call, Schedule, Visit
+from .sums import Numbers, RowTotals, times
+from .tiles import Call, Schedule, SquareSchedule, Visit
 
 Floats = NDArray[np.float32]
 HIDDEN = np.float32(-1e33)  # score of a hidden key
@@ -41,7 +41,7 @@ class FlashMla(Schedule):
     rotation: int = 256
     half: int = 256
     page_multiple = 64
-    is_paired = has_fixed_sizes = scales_maxima = True
+    is_paired = has_fixed_sizes = has_scaled_maxima = True
 
     def __post_init__(self) -> None:
         normalize_fields(self)
@@ -78,30 +78,20 @@ class FlashMla(Schedule):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FlashMlaSparse(Schedule):
+class FlashMlaSparse(SquareSchedule):
     """Tiles of FlashMLA's sparse decoding kernel on sm_90: csrc/sm90/decode/sparse_fp8/splitkv_mla.cuh.
 
     Keys are those that a query has selected, in the order of their indices; a mask hides those without a valid index.
     """
 
-    page_multiple = 0
-    has_fixed_sizes = takes_masks = scales_maxima = True
-
-    def __post_init__(self) -> None:
-        normalize_fields(self)
+    library = "FlashMLA's sparse decoding"
+    has_fixed_sizes = takes_masks = has_scaled_maxima = True
 
     def normalized(self, call: Call) -> Call:
         """Return the call; raise ValueError if it is causal or has a window."""
         if call.causal:
-            raise ValueError("attention: causal must be False for FlashMLA's sparse decoding, got True")
-        if call.left >= 0 or call.right >= 0:
-            window = call.left, call.right
-            raise ValueError(f"attention: window must be None for FlashMLA's sparse decoding, got {window}")
-        return call
-
-    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
-        """Return all tiles."""
-        return [Visit(start) for start in range(0, call.keys, keys)][::-1]
+            raise ValueError(f"attention: causal must be False for {self.library}, got True")
+        return super().normalized(call)
 
 
 class PairedSoftmax:
@@ -175,7 +165,7 @@ class PairedSoftmax:
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         sums = np.add(*(kernel.row_sum.total(x) for x in self.sums))
         is_empty, out = (sums == 0) | np.isnan(sums), np.concatenate(self.out, 1)
-        rows = RowEnds(self.maxima, sums, is_empty, np.float32(1), 0, kernel.exp2, flush)
+        rows = RowTotals(self.maxima, sums, is_empty, np.float32(1), 0, kernel.exp2, flush)
         kernels.rescale_rows(out, (kernel.reciprocal(rows.safe_sums) * v_descale).astype(np.float32), flush)
         if is_split:
             octaves = kernel.exp2.log2(rows.safe_sums) + self.maxima

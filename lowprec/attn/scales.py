@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._checks import check_int, check_optional_int, check_positive_float32
+from .._checks import brief_repr, check_int, check_optional_int, check_positive_float32
 from .._values import Value, normalize_fields
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format, formats
@@ -25,7 +25,10 @@ Shape = tuple[int, ...]
 Three = tuple[Floats, Floats, Floats]  # of q, k and v
 Scales = tuple[NDArray[Any], ...]  # of q, k and v, perhaps with other arrays
 Head = tuple[int, int, int]  # numbers of a sequence, a query head and a key head
-BLOCK, SCALES = 16, formats["e4m3fn"]  # numbers with one scale in SageAttention 3's operands, and format of the scales
+BLOCK, SCALE_FORMAT = (
+    16,
+    formats["e4m3fn"],
+)  # numbers with one scale in SageAttention 3's operands, and format of the scales
 _LEAST = np.float32(1e-7)
 _LARGEST = np.float32(127)
 
@@ -78,7 +81,7 @@ class OperandScales(Value):
         return np.float32(-0.0)
 
     def read(self, descale: tuple[ArrayLike, ...] | None, q: Shape, v: Shape) -> Scales:
-        """Check the scales and return them in float32, as `of_head` reads them; None means 1.
+        """Check the scales and return them in float32, as `of_head` reads them; None: scales of 1, addends of 0.
 
         Raises
         ------
@@ -87,10 +90,13 @@ class OperandScales(Value):
         """
         shapes = self.shapes(q, v)
         given = (1, 1, 1, 0)[: len(shapes)] if descale is None else descale
-        if len(given) != len(shapes):
-            raise ValueError(f"attention: descale must be {self.names}, got {len(given)}")
+        if not isinstance(given, tuple | list) or len(given) != len(shapes):
+            count = len(given) if isinstance(given, tuple | list) else brief_repr(given)
+            raise ValueError(f"attention: descale must be {self.names}, got {count}")
         try:
-            return tuple(np.broadcast_to(np.asarray(x, np.float32), to) for x, to in zip(given, shapes, strict=True))
+            with np.errstate(over="ignore"):  # beyond float32: Inf
+                arrays = [np.asarray(x, np.float32) for x in given]
+            return tuple(np.broadcast_to(x, to) for x, to in zip(arrays, shapes, strict=True))
         except ValueError:
             *some, last = shapes
             allowed = str(last) if len(set(shapes)) == 1 else f"{', '.join(map(str, some))} and {last}"
@@ -121,11 +127,7 @@ class HeadScales(OperandScales):
     def of_head(self, scales: Scales, head: Head, flush: bool) -> ScalesOfHead:
         """Return the product of the scales of Q and K, and the scale of V."""
         q, k, v = (x[head[0], head[2]] for x in scales)
-        return ScalesOfHead(np.float32(times(q, k, flush)), values=_flushed(v, flush))
-
-
-def _flushed(x: NDArray[Any], flush: bool) -> NDArray[Any]:
-    return flushed(x) if flush else x
+        return ScalesOfHead(np.float32(times(q, k, flush)), values=times(v, np.float32(1), flush))
 
 
 def _by_head(x: Floats, fmt: Format, groups: Shape) -> tuple[Floats, Floats]:
@@ -154,14 +156,14 @@ class SmoothedScales(OperandScales):
         return round_to(k - mean, "bfloat16")
 
     def lse_offset(self, q: Floats, k: Floats, scale: float) -> Floats:
-        """Return the scores [B, H, M] of the mean of K, which it has lost: a product in BF16, times the scale."""
+        """Return the scores [B, H, M] of K's mean, which was subtracted: a product in BF16, times the scale."""
         q, mean = round_to(q, "bfloat16"), self.mean(round_to(k, "bfloat16"))
         return _products(q, mean)[..., 0] * np.float32(scale)
 
 
 def _products(a: Floats, b: Floats) -> Floats:
     """Return the products [B, H, M, N] of numbers in BF16, added in order in float32 and rounded to BF16."""
-    found, group = np.zeros((*a.shape[:3], b.shape[2]), np.float32), a.shape[1] // b.shape[1]
+    found, group = np.zeros((*a.shape[:3], b.shape[2]), np.float32), a.shape[1] // max(b.shape[1], 1)
     for i, h in np.ndindex(a.shape[:2]):
         pair = (encode(x, "bfloat16", policy="ieee") for x in (a[i, h], b[i, h // group]))
         scores = mma(*pair, accumulator=accumulators["float32"], a_format="bfloat16", b_format="bfloat16")
@@ -224,18 +226,12 @@ class ThreadScales(SmoothedScales):
         """
         with np.errstate(all="ignore"):
             q, k, v = (round_to(x, "bfloat16") for x in (q, k, v))
-            found = (
-                self._integers(q, *self.query_groups(q.shape[2])),
-                self._integers(self._shifted(k, self.mean(k)), *self.key_groups(k.shape[2])),
-            )
+            q, q_scale = self._integers(q, *self.query_groups(q.shape[2]))
+            k, k_scale = self._integers(self._shifted(k, self.mean(k)), *self.key_groups(k.shape[2]))
             v = flushed(v)
             amax = np.fmax.reduce(np.abs(v), axis=2, initial=np.float32(0))
             values = round_to(v * _divided(self.v_max, amax)[:, :, None], v_format, policy="ocp_sat")
-            return (found[0][0], found[1][0], values), (
-                found[0][1],
-                found[1][1],
-                flushed(amax / np.float32(self.v_max)),
-            )
+            return (q, k, values), (q_scale, k_scale, flushed(amax / np.float32(self.v_max)))
 
     def _integers(self, x: Floats, groups: NDArray[np.intp], count: int) -> tuple[Floats, Floats]:
         """Return the integers of x [B, H, M, D], NaN as 0, and the scales of the groups of rows."""
@@ -254,7 +250,9 @@ class ThreadScales(SmoothedScales):
 
     def of_head(self, scales: Scales, head: Head, flush: bool) -> ScalesOfHead:
         """Return the scales of queries and keys, and those of the channels."""
-        q, k, v = (_flushed(x[head[0], i], flush) for x, i in zip(scales, (head[1], head[2], head[2]), strict=True))
+        q, k, v = (
+            times(x[head[0], i], np.float32(1), flush) for x, i in zip(scales, (head[1], head[2], head[2]), strict=True)
+        )
         return ScalesOfHead(threads=(q, k), values=v)
 
 
@@ -308,6 +306,10 @@ class BlockScales(SmoothedScales):
         """Raise ValueError unless tiles have multiples of 32 keys."""
         if any(keys % 32 for row in tiles for keys in row[1:4]):
             raise ValueError(f"{caller}: key_tiles must have multiples of 32 keys with scales of blocks, got {tiles}")
+        if any(row.causal < row.queries for row in tiles):
+            raise ValueError(
+                f"{caller}: key_tiles must have as many keys as queries with scales of blocks, got {tiles}"
+            )
 
     def _group(self, m: int) -> NDArray[np.intp]:
         """Return the group of each query [M]."""
@@ -321,9 +323,9 @@ class BlockScales(SmoothedScales):
         with np.errstate(all="ignore"):
             q, k, v = (round_to(x, "bfloat16") for x in (q, k, v))
             k = self._shifted(k, self.mean(k))
-            groups, size = self._group(q.shape[2]), self.queries or -(-q.shape[2] // 128) * 128
+            groups, size = self._group(q.shape[2]), self.queries or max(-(-q.shape[2] // 128), 1) * 128
             whole = np.pad(q, ((0, 0), (0, 0), (0, -q.shape[2] % size), (0, 0)))
-            sums = whole.reshape(*q.shape[:2], -1, size, q.shape[3]).sum(3, np.float64)
+            sums = whole.reshape(*q.shape[:2], whole.shape[2] // size, size, q.shape[3]).sum(3, np.float64)
             means = sums.astype(np.float32) * (np.float32(1) / np.float32(size))
             shifted = round_to(q - (means if self.queries else round_to(means, "bfloat16"))[:, :, groups], "bfloat16")
             pairs = [_in_blocks(x, fmt) for x in (shifted, k)] + [_in_blocks(np.swapaxes(v, 2, 3), v_format)]
@@ -346,11 +348,13 @@ class BlockScales(SmoothedScales):
             If a shape is wrong, or a scale is not on the grid of E4M3.
         """
         *scales, addends = super().read(descale, q, v)
-        codes = [encode(x, SCALES, policy="ocp_sat") for x in scales]
+        codes = [encode(x, SCALE_FORMAT, policy="ocp_sat") for x in scales]
         for name, x, found in zip("qkv", scales, codes, strict=True):
-            wrong = (decode(found, SCALES) != x) & ~np.isnan(x)
+            wrong = ((decode(found, SCALE_FORMAT) != x) | (x < 0)) & ~np.isnan(x)
             if wrong.any():
-                raise ValueError(f"attention: descale of {name} must hold numbers of {SCALES}, got {x[wrong][0]}")
+                raise ValueError(
+                    f"attention: descale of {name} must hold numbers >= 0 of {SCALE_FORMAT}, got {x[wrong][0]}"
+                )
         return *codes, addends
 
     def of_head(self, scales: Scales, head: Head, flush: bool) -> ScalesOfHead:
@@ -363,8 +367,9 @@ class BlockScales(SmoothedScales):
 def _in_blocks(x: Floats, fmt: Format) -> tuple[Floats, Floats]:
     """Return x on the grid of a format, and the scales of its blocks along the last axis."""
     whole = np.pad(x, ((0, 0), (0, 0), (0, 0), (0, -x.shape[3] % BLOCK)))
-    amax = np.fmax.reduce(np.abs(whole).reshape(*whole.shape[:3], -1, BLOCK), -1, initial=np.float32(0))
-    scales = round_to(times(amax, np.float32(1 / fmt.max)), SCALES, policy="ocp_sat")
+    blocks = np.abs(whole).reshape(*whole.shape[:3], whole.shape[3] // BLOCK, BLOCK)
+    amax = np.fmax.reduce(blocks, -1, initial=np.float32(0))
+    scales = round_to(times(amax, np.float32(1 / fmt.max)), SCALE_FORMAT, policy="ocp_sat")
     inverse = np.where(scales == 0, np.float32(0), np.float32(1) / scales).repeat(BLOCK, -1)
     values = times(whole, inverse)[..., : x.shape[3]]
     return round_to(np.where(np.isnan(values), np.float32(fmt.max), values), fmt, policy="ocp_sat"), scales

@@ -21,7 +21,7 @@ class Sink(Value):
 
     #: Whether the sum of a row without a maximum is replaced by the term of the sink, even if the sum is NaN.
     replaces_empty = False
-    #: Whether the log-sum-exp has the term of the sink, too.
+    #: Whether the term of the sink is part of the log-sum-exp.
     in_lse = True
 
     @abstractmethod
@@ -66,7 +66,7 @@ class OffsetSink(Sink):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DivisorSink(OffsetSink):
-    """Sink whose term, 2^(sink * log2(e) - maximum), is part of the output's divisor only, as in FlashMLA.
+    """Sink with the term of `OffsetSink`, which is part of the output's divisor only, as in FlashMLA.
 
     A row without a key stays zero.
     """

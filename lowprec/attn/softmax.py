@@ -16,8 +16,8 @@ from ..tensorcore.mma import mma
 from .bounds import Bounds
 from .cpu import blocked_product
 from .kernel import AttentionKernel
-from .scales import BLOCK, SCALES
-from .sums import Floats, Numbers, RowEnds, added, multiply_add, promote, times
+from .scales import BLOCK, SCALE_FORMAT
+from .sums import Floats, Numbers, RowTotals, added, multiply_add, promote, times
 
 LEAST_SCORE = np.float32(-5e6)  # SageAttention's score of a hidden key, and maximum before the first tile
 
@@ -47,12 +47,13 @@ class OnlineSoftmax:
     replaces_nan = True
 
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
-        self.kernel, self.offset = kernel, kernel.p_offset
+        self.kernel, self.offset, self.lse = kernel, kernel.p_offset, kernel.lse
         self.maxima = np.full(rows, -np.inf, np.float32)
         self.sums = np.full((rows, kernel.row_sum.lanes), kernel.row_sum.start)
         self.out = np.zeros((rows, channels), np.float32)
         self.promoted = None if kernel.promote_every is None else np.zeros((rows, channels), np.float32)
         self.saturated, self.underflowed = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self.largest = kernel.p_format.max  # P above it counts as saturated
         self.bounds = Bounds(kernel, rows, channels) if bounded else None
         self._is_first = True
 
@@ -97,17 +98,18 @@ class OnlineSoftmax:
     def _shifts(self, maxima: Floats, scale: np.float32) -> Floats:
         """Return ``maximum * scale - offset`` of each row [M]."""
         kernel = self.kernel
-        return multiply_add(maxima, scale, np.float32(-kernel.p_offset), kernel.flush_subnormals, kernel.fused_shift)
+        return multiply_add(maxima, scale, np.float32(-self.offset), kernel.flush_subnormals, kernel.fused_shift)
 
-    def add_values(self, p: Floats, values: NDArray[Any], done: int) -> None:
-        """Add round(P) V of a tile to the output; `done` counts the tiles."""
+    def add_values(self, p: Floats, values: NDArray[Any], done: int, scales: tuple[Any, Any] = (None, None)) -> None:
+        """Add round(P) V of a tile to the output, given codes of block scales; `done` counts the tiles."""
         kernel = self.kernel
         p = p if kernel.p_scale == 1 else times(p, np.float32(kernel.p_scale), kernel.flush_subnormals)
         codes = encode(p, kernel.p_format, policy=kernel.p_policy)
-        self.saturated += (np.abs(p) > kernel.p_format.max).sum(1)
-        self.underflowed += ((p > 0) & (codes == 0)).sum(1)
+        self.saturated += (np.abs(p) > self.largest).sum(1)
+        is_zero = codes == 0 if scales[0] is None else (codes == 0) | (scales[0] == 0).repeat(BLOCK, 1)
+        self.underflowed += ((p > 0) & is_zero).sum(1)
         formats = kernel.p_format, kernel.values_format
-        self.out = multiply_tile(kernel, kernel.values, formats, codes, values, self.out if done > 1 else None)
+        self.out = multiply_tile(kernel, kernel.values, formats, codes, values, self.out if done > 1 else None, scales)
         if self.promoted is not None and kernel.promote_every is not None and done % kernel.promote_every == 0:
             self.promoted = promote(self.promoted, self._factors, self.out, kernel.flush_subnormals)
             self.out = np.zeros_like(self.out)
@@ -129,19 +131,18 @@ class OnlineSoftmax:
             shifts = self._shifts(_finite(self.maxima), scale)
             if kernel.sink.replaces_empty:
                 sums = np.where(self.maxima == -np.inf, np.float32(0), sums)
-            argument, self.maxima = kernel.sink.argument(self.maxima, shifts, sink, scale, kernel.p_offset)
+            argument, self.maxima = kernel.sink.argument(self.maxima, shifts, sink, scale, self.offset)
             divisors = sums + kernel.exp2(argument[:, None])[:, 0]
             sums = divisors if kernel.sink.in_lse else sums
         is_empty = (sums == 0) | (np.isnan(sums) & (self.replaces_nan and not kernel.propagates_nan))
-        is_empty &= kernel.empty_scale is not None
+        is_empty &= not kernel.has_thread_scales
         safe, shared = np.where(is_empty | kernel.normalizes_p, np.float32(1), divisors), kernel.shared_scale(v_descale)
-        of_empty = np.float32(kernel.empty_scale or 0) * shared
-        factors = np.where(is_empty, of_empty, kernel.reciprocal.divide(shared, safe))
+        factors = np.where(is_empty, np.float32(kernel.empty_scale) * shared, kernel.reciprocal.divide(shared, safe))
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
         self.out = times(self.out, v_descale, flush) if v_descale.ndim else self.out
         ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
-        factor = kernel.lse.factor(scale, softmax_scale, kernel.exp2)
-        lse = kernel.lse(RowEnds(self.maxima, sums, is_empty, factor, self.offset, kernel.exp2, flush))
+        factor = self.lse.factor(scale, softmax_scale, kernel.exp2)
+        lse = self.lse(RowTotals(self.maxima, sums, is_empty, factor, self.offset, kernel.exp2, flush))
         return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
 
 
@@ -163,8 +164,9 @@ class ThreadSoftmax(OnlineSoftmax):
     def update_threads(self, scores: Floats, scales: Floats) -> Floats:
         """Update maxima and sums for a tile of scores, given the scales [M, 4] of threads, and return P in float32."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
-        threads, offset = scores.reshape(len(scores), -1, 4, 2), np.float32(-kernel.p_offset)
-        largest = self._joined(np.fmax.reduce(np.fmax(threads[..., 0], threads[..., 1]), 1, initial=self.least))
+        lanes, offset = scales.shape[1], np.float32(-kernel.p_offset)
+        threads = scores.reshape(len(scores), -1, lanes, 8 // lanes)
+        largest = np.fmax.reduce(threads, (1, 3), initial=self.least)
         maxima = np.fmax.reduce(multiply_add(largest, scales, offset, flush, kernel.fused_shift), 1)
         maxima = np.fmax(self.maxima, maxima)
         shifts = -maxima[:, None, None, None]
@@ -173,20 +175,12 @@ class ThreadSoftmax(OnlineSoftmax):
         keep = np.zeros(len(growth), bool)
         return self._exponentials(arguments.reshape(scores.shape), growth, kernel.exp2.factors(growth), keep)
 
-    def _joined(self, largest: Floats) -> Floats:
-        """Return the scores [M, 4] that are scaled before the threads compare them."""
-        return largest
 
-
-class ScaledSoftmax(ThreadSoftmax):
+class SparseSoftmax(ThreadSoftmax):
     """State of a block of rows with one scale of all scores; only a sum of 0 marks a row without keys."""
 
     start, least = np.float32(-1e30), np.float32(-np.inf)
     replaces_nan = False
-
-    def _joined(self, largest: Floats) -> Floats:
-        """Return the row's largest score [M, 1]."""
-        return np.fmax.reduce(largest, 1, keepdims=True)
 
 
 class BlockSoftmax(OnlineSoftmax):
@@ -199,6 +193,9 @@ class BlockSoftmax(OnlineSoftmax):
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int) -> None:
         super().__init__(kernel, rows, channels, False)
         self.maxima[:] = 0
+        self.largest += 2.0 ** (
+            math.floor(math.log2(self.largest)) - kernel.p_format.mantissa_bits - 1
+        )  # P / A is 6 + 1 ulp
 
     def update_blocks(self, scores: Floats, scale: np.float32) -> tuple[Floats, Floats]:
         """Update maxima and sums for a tile of scores, and return P and the scales of its blocks in float32."""
@@ -216,15 +213,8 @@ class BlockSoftmax(OnlineSoftmax):
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         inverse = kernel.reciprocal(scales.reshape(-1)).reshape(scales.shape)
         p = times(p, inverse.repeat(BLOCK, 1), flush)
-        codes = encode(
-            np.where(np.isnan(p), np.float32(kernel.p_format.max), p), kernel.p_format, policy=kernel.p_policy
-        )
-        self.saturated += (p > kernel.p_format.max).sum(1)
-        self.underflowed += ((p > 0) & (codes == 0)).sum(1)
-        pair, both = (kernel.p_format, kernel.values_format), (encode(scales, SCALES, policy="ocp_sat"), v_scales)
-        part = multiply_tile(kernel, kernel.values, pair, codes, values, None, both)
-        assert self.promoted is not None
-        self.promoted = promote(self.promoted, self._factors, part, flush)
+        p = np.where(np.isnan(p), np.float32(kernel.p_format.max), p)
+        self.add_values(p, values, 1, (encode(scales, SCALE_FORMAT, policy="ocp_sat"), v_scales))
 
 
 def multiply_tile(

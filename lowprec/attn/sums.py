@@ -102,10 +102,10 @@ class QuadPairSum(QuadSum):
     def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
         """Multiply the partial sums [M, 4] by a scale per row and add a tile P [M, keys], in place."""
         whole = np.pad(p, ((0, 0), (0, -p.shape[1] % 8))).reshape(len(p), -1, 4, 2)
-        tile = np.zeros((len(p), 4, 2), np.float32)
+        tile = np.zeros_like(sums)
         for pairs in np.moveaxis(whole, 1, 0):
-            tile[..., 0] += pairs[..., 0] + pairs[..., 1]
-        super().add(tile.reshape(len(p), 8), scales, flush, sums)
+            tile += pairs[..., 0] + pairs[..., 1]
+        sums[:] = multiply_add(sums, scales[:, None], tile, flush, self.fused)
 
     def total(self, sums: Floats) -> Floats:
         """Return the sum of each row's partial sums [M]."""
@@ -121,11 +121,9 @@ class QuadTileSum(QuadPairSum):
 
     def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
         """Multiply the partial sums [M, 4] by a scale per row and add a tile P [M, keys], in place."""
-        tile = np.zeros((len(p), 4, 2), np.float32)
-        threads = np.zeros((len(p), 4), np.float32)
-        kernels.sum_by_quad(p, np.ones(len(p), np.float32), self.fused, flush, threads)
-        tile[..., 0] = threads
-        QuadSum.add(self, tile.reshape(len(p), 8), scales, flush, sums)
+        tile = np.zeros_like(sums)
+        kernels.sum_by_quad(p, np.ones(len(p), np.float32), self.fused, flush, tile)
+        sums[:] = multiply_add(sums, scales[:, None], tile, flush, self.fused)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -178,7 +176,7 @@ class PackedPairSum(RowSum):
         return sums[:, 0].copy()
 
 
-class RowEnds(NamedTuple):
+class RowTotals(NamedTuple):
     """Maxima and sums [M] of a block of rows after their last tile, and the other arguments of `LogSumExp`."""
 
     maxima: Floats
@@ -211,8 +209,6 @@ class LogSumExp(Value):
     empty: float = float("-inf")
     #: Factor that converts results to nats.
     unit: ClassVar[np.float32] = np.float32(1)
-    #: Whether the softmax scale itself is the factor of m.
-    from_scale: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         normalize_fields(self)
@@ -222,7 +218,7 @@ class LogSumExp(Value):
         return scale
 
     @abstractmethod
-    def __call__(self, rows: RowEnds) -> Floats:
+    def __call__(self, rows: RowTotals) -> Floats:
         """Return the log-sum-exps [M]."""
 
 
@@ -238,7 +234,7 @@ class NatsLogSumExp(LogSumExp):
         Whether the softmax scale itself is the factor of m, in place of s ln 2.
     """
 
-    from_scale: bool = False  # type: ignore[misc]
+    from_scale: bool = False
 
     def factor(self, scale: np.float32, softmax_scale: np.float32, exp2: Exp2) -> np.float32:
         """Return the factor of m: `scale` without log2(e)."""
@@ -246,7 +242,7 @@ class NatsLogSumExp(LogSumExp):
             return scale
         return softmax_scale if self.from_scale else np.float32(scale * LN_2)
 
-    def __call__(self, rows: RowEnds) -> Floats:
+    def __call__(self, rows: RowTotals) -> Floats:
         """Return the log-sum-exps [M]."""
         logs = rows.exp2.log(rows.safe_sums * np.exp2(np.float32(-rows.offset)))
         nats = multiply_add(rows.maxima, rows.factor, logs, rows.flush, self.fused)
@@ -257,7 +253,7 @@ class NatsLogSumExp(LogSumExp):
 class OctavesLogSumExp(LogSumExp):
     """Log-sum-exp that is converted to nats at the end: (m s + (log2(l) - p_offset)) ln 2."""
 
-    def __call__(self, rows: RowEnds) -> Floats:
+    def __call__(self, rows: RowTotals) -> Floats:
         """Return the log-sum-exps [M]."""
         logs = rows.exp2.log2(rows.safe_sums) - np.float32(rows.offset)
         octaves = multiply_add(rows.maxima, rows.factor, logs, rows.flush, self.fused)
@@ -265,10 +261,10 @@ class OctavesLogSumExp(LogSumExp):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TermsLogSumExp(LogSumExp):
+class TermwiseLogSumExp(LogSumExp):
     """Log-sum-exp whose terms are converted to nats one by one, as in FlashMLA: log2(l) ln 2 + (m s) ln 2."""
 
-    def __call__(self, rows: RowEnds) -> Floats:
+    def __call__(self, rows: RowTotals) -> Floats:
         """Return the log-sum-exps [M]."""
         octaves, shift = rows.exp2.log2(rows.safe_sums), rows.maxima * rows.factor * LN_2
         found = multiply_add(octaves, LN_2, shift, rows.flush, self.fused)
@@ -281,6 +277,6 @@ class Base2LogSumExp(LogSumExp):
 
     unit: ClassVar[np.float32] = LN_2
 
-    def __call__(self, rows: RowEnds) -> Floats:
+    def __call__(self, rows: RowTotals) -> Floats:
         """Return the log-sum-exps [M]."""
         return multiply_add(rows.maxima, rows.factor, rows.exp2.log2(rows.sums), rows.flush, self.fused)

@@ -142,11 +142,11 @@ class Schedule(Value):
     has_one_gradient = False
     #: Whether two warpgroups compute the tiles in pairs, see `paired.PairedSoftmax`.
     is_paired = False
-    #: Whether the maxima of the online softmax include the scale of the scores.
-    scales_maxima = False
+    #: Whether the maxima of the online softmax are those of scores times their scale.
+    has_scaled_maxima = False
     #: Whether only the head sizes of `key_tiles` are supported, and no smaller ones.
     has_fixed_sizes = False
-    #: Whether the library's function takes a mask, whose numbers are added to the scores.
+    #: Whether the library's function takes any mask.
     takes_masks = False
 
     @abstractmethod

@@ -31,7 +31,7 @@ class AnySize(FlashInfer):
     has_fixed_sizes = False
 
 
-GPU = [k.name for k in ALL if not (k.is_determined or k.schedule.is_paired or "sage" in k.name)]
+GPU = [k.name for k in ALL if not (k.is_determined or k.schedule.has_scaled_maxima or "sage" in k.name)]
 
 
 def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:
@@ -87,7 +87,11 @@ def both(
     given = d**-0.5 if scale is None else scale
     qk_descale, v_descale = (0.75, v_descale) if kernel.takes_descale else (1.0, 1.0)
     factor = scale_of_scores(kernel, given, np.float32(qk_descale))
-    nats = Fraction(float(np.float32(given) * np.float32(qk_descale))) if kernel.lse.from_scale else None
+    nats = (
+        Fraction(float(np.float32(given) * np.float32(qk_descale)))
+        if getattr(kernel.lse, "from_scale", False)
+        else None
+    )
     descale = (qk_descale, 1.0, v_descale)
     got = lp.attention(q, k, v, kernel=kernel, causal=causal, scale=scale, descale=descale, out_format="float32")
     codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]

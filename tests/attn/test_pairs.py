@@ -150,19 +150,16 @@ def test_fields_that_pairs_of_tiles_do_not_have(field: str, only: Any, value: An
 
 def test_log_sum_exps_of_other_kernels_are_refused() -> None:
     for name, other, kind, cause in (
-        ("flashmla_dense", "flash2", "TermsLogSumExp", "tiles in pairs"),
+        ("flashmla_dense", "flash2", "TermwiseLogSumExp", "tiles in pairs"),
         ("sage2", "flash2", "OctavesLogSumExp", "scales of threads"),
         ("sdpa_math", "fa4_bf16", "NatsLogSumExp", "an exp2 of base e"),
     ):
         with pytest.raises(ValueError, match=f"lse must be a {kind} with {cause}, got"):
             lp.attentions[name].with_(lse=lp.attentions[other].lse)
-    with pytest.raises(ValueError, match=r"lse must not be a TermsLogSumExp with FlashAttention2.*, got"):
+    with pytest.raises(ValueError, match=r"lse must not be a TermwiseLogSumExp with FlashAttention2.*, got"):
         lp.attentions["flash2"].with_(lse=KERNEL.lse)
     with pytest.raises(TypeError, match="lse must be an object of LogSumExp, got 'nats'"):
         KERNEL.with_(lse="nats")
-    for name, scale in (("sage2", 0.0), ("flash2", None)):
-        with pytest.raises(ValueError, match=f"empty_scale must be None with scales of threads, .* got {scale}"):
-            lp.attentions[name].with_(empty_scale=scale)
 
 
 SPARSE = lp.attentions["flashmla_fp8"].with_(key_tiles=[KeyTile(16, TILE, TILE, TILE, 64, value_dim=8)])
@@ -227,3 +224,18 @@ def test_sparse_calls_that_the_library_does_not_have() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             lp.attention(x, x, y, kernel=SPARSE, **options)
+
+
+@pytest.mark.parametrize(("field", "only", "value"), [
+    ("last_tile_first", False, True), ("rescale_threshold", 0.0, 8.0), ("p_offset", 0, 8), ("adds_mask", False, True),
+])  # fmt: skip
+def test_fields_that_scaled_maxima_do_not_have(field: str, only: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be {only} with scaled maxima, got {value}"):
+        SPARSE.with_(**{field: value})
+
+
+def test_splits_take_log_sum_exps_as_they_are_returned() -> None:
+    for kernel, change in ((SPARSE, {"combine": lp.attentions["fa3_bf16"].combine}),
+                           (lp.attentions["fa3_bf16"], {"lse": lp.attentions["flashinfer_fp8"].lse})):  # fmt: skip
+        with pytest.raises(ValueError, match="combine must be None or take log-sum-exps as of"):
+            kernel.with_(**change)

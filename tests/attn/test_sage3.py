@@ -14,8 +14,8 @@ from lowprec.attn.attention import softmax_attention
 from lowprec.attn.masks import masked_attention
 from lowprec.attn.operands import AttentionOperands, quantize_operands
 from lowprec.attn.scales import BlockScales
-from lowprec.oracle import ACCUMULATORS
-from lowprec.oracle.attention import sage3
+from lowprec.oracle import ACCUMULATORS, float32
+from lowprec.oracle.attention import sage, sage3
 
 KERNEL = lp.attentions["sage3_fp4"]
 CORE = ACCUMULATORS["rtx_blackwell_nvfp4"]
@@ -133,6 +133,46 @@ def test_a_causal_mask_hides_columns_and_omits_a_tile_as_in_the_library() -> Non
     assert errors[1] < 0.2
 
 
+def test_operands_may_be_empty() -> None:
+    for b, h, m, n in ((1, 1, 0, 5), (1, 1, 3, 0), (0, 1, 3, 5), (1, 0, 3, 5)):
+        shapes = ((b, h, m, 64), (b, h, n, 64), (b, h, n, 64))
+        for kernel in (KERNEL, KERNEL.with_(scales=BlockScales(None))):
+            *x, descale = quantize_operands(*(np.ones(shape, np.float32) for shape in shapes), kernel)
+            assert [part.shape for part in x] == list(shapes)
+            assert tuple(part.shape for part in descale) == kernel.scales.shapes(shapes[0], shapes[2])
+
+
+def test_probabilities_that_saturate_or_vanish_are_counted() -> None:
+    """The largest P of a block is 6 by design; blocks with a scale of 0 lose all of theirs."""
+    x = operands(1, 4, 128, size=1.0)
+    few = lp.attention(*x[:3], kernel=KERNEL, descale=x.descale, scale=0.01)
+    assert few.saturated.sum() == few.underflowed.sum() == 0
+    many = lp.attention(*x[:3], kernel=KERNEL, descale=x.descale, scale=20.0)
+    assert (many.underflowed > 100).any()
+
+
+def test_means_and_addends_have_the_oracle_s_bits() -> None:
+    """Q and K shifted by their means, and their products, in fractions: 130 queries have two means."""
+    rng = np.random.default_rng(3)
+    q, k = (lp.round_to(rng.standard_normal((1, 1, rows, 64)) + 1, "bfloat16") for rows in (130, 20))
+    made = quantize_operands(q, k, k, KERNEL)
+    columns = [[sage.decode(int(c), sage.BFLOAT16) for c in lp.encode(x[0, 0].T, "bfloat16").ravel()] for x in (q, k)]
+    q_rows, k_rows = ([column[i::n] for i in range(n)] for column, n in zip(columns, (130, 20), strict=True))
+    means = [sage.mean(lp.encode(k[0, 0, :, d], "bfloat16").tolist()) for d in range(64)]
+    shifted = [[sage.shifted(x, mean, True) for x, mean in zip(row, means, strict=True)] for row in k_rows]
+    found, scale = sage3.fp4_block(shifted[7][16:32])
+    assert (found, scale) == (codes(made)[0][1][7][16:32], codes(made)[1][1][7][1])
+    for group, rows in enumerate((q_rows[:128], q_rows[128:])):
+        sums = [float32.rounded(sum(Fraction(row[d]) for row in rows)) / 128 for d in range(64)]
+        block = [float32.plus(x, -y) for x, y in zip(rows[-1][:16], sums[:16], strict=True)]
+        rounded = [sage.shifted(x, Fraction(0), True) for x in block]
+        assert sage3.fp4_block(rounded)[0] == codes(made)[0][0][128 * group + len(rows) - 1][:16]
+        total: Any = Fraction(0)
+        for mean, x in zip(sums, shifted[3], strict=True):
+            total = float32.multiply_add(sage.shifted(mean, Fraction(0), True), x, total)
+        assert made.descale[3][0, 0, group, 3] == float(sage.shifted(total, Fraction(0), True))
+
+
 def test_log_sum_exps_are_those_of_keys_with_their_mean() -> None:
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((1, 2, 128, 64)).astype(np.float32) for _ in range(3))
@@ -155,10 +195,18 @@ def test_bad_operands_are_refused() -> None:
         KERNEL.with_(scales=lp.attentions["fa3_fp8"].scales)
     with pytest.raises(ValueError, match="fused_promotion must be True with scales of blocks, got False"):
         KERNEL.with_(promote_every=None, fused_promotion=False)
+    with pytest.raises(ValueError, match="key_tiles must have as many keys as queries with scales of blocks, got"):
+        KERNEL.with_(key_tiles=((64, 64, 64, 64),))
+    with pytest.raises(ValueError, match="product_block must be None with scales of blocks, got 64"):
+        KERNEL.with_(product_block=64)
     with pytest.raises(ValueError, match="descale must be four arrays, the scales of q, k and v and the addends of"):
         lp.attention(*x[:3], kernel=KERNEL, descale=x.descale[:3])
-    with pytest.raises(ValueError, match=r"descale of k must hold numbers of e4m3fn, got 0\.3"):
+    with pytest.raises(ValueError, match=r"descale of k must hold numbers >= 0 of e4m3fn, got 0\.3"):
         lp.attention(*x[:3], kernel=KERNEL, descale=(1, 0.3, 1, 0))
+    with pytest.raises(ValueError, match=r"descale of v must hold numbers >= 0 of e4m3fn, got -1\.0"):
+        lp.attention(*x[:3], kernel=KERNEL, descale=(1, 1, -1, 0))
+    with pytest.raises(ValueError, match=r"descale must be four arrays.*, got 2"):
+        lp.attention(*x[:3], kernel=KERNEL, descale=2)
     with pytest.raises(ValueError, match=r"descale must be numbers or of shape \(1, 1, 2, 4\), .*, got"):
         lp.attention(*x[:3], kernel=KERNEL, descale=(np.ones(3), 1, 1, 0))
     with pytest.raises(

@@ -70,7 +70,7 @@ def both(name: str, case: int, **wrong: Any) -> tuple[Any, Any]:
     rule = dataclasses.replace(oracle_of(kernel, KEYS), guards_shift=LIBRARIES[name] == "flash2")
     tiles = dataclasses.replace(Tiles(LIBRARIES[name], ROWS, KEYS, m, n, d, group, **mask), **wrong)  # type: ignore[arg-type]
     scale = Fraction(float(scale_of_scores(kernel, d**-0.5, np.float32(1))))
-    nats = Fraction(float(np.float32(d**-0.5))) if kernel.lse.from_scale else None
+    nats = Fraction(float(np.float32(d**-0.5))) if getattr(kernel.lse, "from_scale", False) else None
     codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
     want = [
         rule.row(codes[0][h][i], codes[1], codes[2], scale, Fraction(1), *tiles.seen(i), lse_scale=nats,
