@@ -151,6 +151,7 @@ def test_probabilities_that_saturate_or_vanish_are_counted() -> None:
     assert (many.underflowed > 100).any()
 
 
+@pytest.mark.slow
 def test_means_and_addends_have_the_oracle_s_bits() -> None:
     """Q and K shifted by their means, and their products, in fractions: 130 queries have two means."""
     rng = np.random.default_rng(3)
