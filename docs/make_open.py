@@ -22,8 +22,9 @@ HEAD = """# Open questions
 Generated from `ablations/claims.json` and `ablations/results` by `python docs/refresh.py`. {counted} of the claims that
 this project started from: {words}.
 
-- FP8 from the first step of a training: [from_scratch_switch](ablations.md#from_scratch_switch) is registered with 54
-  initial weights and is read once, when all its runs are finished.
+- Whether FP8 from the first step of a training costs more than FP8 after a checkpoint: two studies with 16 and 54
+  initial weights found +0.333 % [+0.027, +0.638] and +0.119 % [-0.104, +0.342]
+  ([findings](findings.md)).
 - Whether FP8's cost accumulates, saturates or heals over a longer training.
 - Which number of accumulator bits breaks a training, rather than a product.
 - Under which condition output gradients in blocks, or scales of earlier steps, make a training diverge.
