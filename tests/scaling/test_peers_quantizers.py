@@ -151,6 +151,7 @@ def test_quantizers_are_those_of_packages(name: str, function: Callable[..., The
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # as modelopt is imported
+@pytest.mark.filterwarnings("ignore:transformers .* is not tested with:UserWarning")  # by the first import of modelopt
 def test_modelopt_mxfp8_just_above_powers_of_two() -> None:
     """Its logarithm is float32's: just above 1.75 * 2^k = 448 * 2^(k - 8) its exponent is one too small."""
     edge = (np.float32(1.75) * np.exp2(np.arange(-110, 120))).astype(np.float32)
