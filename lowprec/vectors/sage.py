@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -69,7 +69,7 @@ def _answer(kernel: SageAttention) -> Answer:
     """Return the function from the words of a vector to the bits of the output and of the log-sum-exp."""
 
     def answer(words: Words) -> Words:
-        q, k, v, q_scale, k_scales, v_scales = _divided(words)
+        q, k, v, q_scale, k_scales, v_scales = split_words(words, _INPUTS)
         rows = [k[i : i + _D] for i in range(0, len(k), _D)]
         values = [v[i : i + _COLUMNS] for i in range(0, len(v), _COLUMNS)]
         whole = q_scale, k_scales * (64 // kernel.cta_k), v_scales  # smaller tiles have more scales
@@ -81,9 +81,10 @@ def _answer(kernel: SageAttention) -> Answer:
     return answer
 
 
-def _divided(words: Words) -> list[Words]:
+def split_words(words: Words, fields: Sequence[Field]) -> list[Words]:
+    """Return the words of each field."""
     found, start = [], 0
-    for field in _INPUTS:
+    for field in fields:
         found.append(words[start : start + field.count])
         start += field.count
     return found

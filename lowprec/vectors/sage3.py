@@ -12,6 +12,7 @@ from ..oracle.attention.sage3 import SageAttention3
 from ..oracle.float32 import rounded
 from ..oracle.values import E2M1FN, E4M3FN, FLOAT32, decode
 from .family import Rule, SetSpec, Stream
+from .sage import split_words
 from .vectors import Answer, Field, Words
 
 _D, _KEYS, _COLUMNS, _BLOCKS = 16, 150, 2, 10
@@ -59,11 +60,7 @@ def _answer(**wrong: Any) -> Answer:
     kernel = dataclasses.replace(_KERNEL, **wrong)
 
     def answer(words: Words) -> Words:
-        parts, start = [], 0
-        for field in _INPUTS:
-            parts.append(words[start : start + field.count])
-            start += field.count
-        q, k, v, (sfq,), sfk, sfv, addends = parts
+        q, k, v, (sfq,), sfk, sfv, addends = split_words(words, _INPUTS)
         keys = [_padded(k[i : i + _D]) for i in range(0, len(k), _D)]
         columns = [v[i : i + _KEYS] for i in range(0, len(v), _KEYS)]
         scales = [sfv[i : i + _BLOCKS] for i in range(0, len(sfv), _BLOCKS)]

@@ -1,7 +1,8 @@
-"""One row of FlashMLA's dense decoding in exact arithmetic, as the source's loops of two warpgroups compute it.
+"""One row of FlashMLA's dense decoding by pairs of tiles, and of its sparse decoding, in exact arithmetic.
 
-Functions and names are those of csrc/sm90/decode/dense/splitkv_mla.cuh at 9241ae3; each list item of a warpgroup is one
-of its threads' numbers. All float32 operations are fractions rounded once; 2**x and log2 are computed to 60 digits.
+Functions and names are those of csrc/sm90/decode/dense/splitkv_mla.cuh and sparse_fp8/splitkv_mla.cuh at 9241ae3;
+each list item of a warpgroup is one of its threads' numbers. All float32 operations are fractions rounded once; 2**x
+and log2 are computed to 60 digits.
 """
 
 from __future__ import annotations
