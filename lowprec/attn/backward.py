@@ -137,7 +137,7 @@ def attention_grad(
             with np.errstate(all="ignore"):
                 dq[b, h], dk[b, h], dv[b, h] = run.head(queries[b, h], *pair, douts[b, h], out, lse[:, 0])
     if kernel.schedule.has_one_gradient and heads != key_heads:
-        dk, dv = (_sum_of_heads(x, key_heads, kernel.flush_subnormals) for x in (dk, dv))
+        dk, dv = (_sum_of_heads(x, key_heads) for x in (dk, dv))
     target = kernel.output_format if out_format is None else out_format
     dq, dk, dv = (round_to(x, target, policy="ieee")[lead] for x in (dq, dk, dv))
     return AttentionGradient(dq, dk, dv, forward)
@@ -159,6 +159,8 @@ class Backward(NamedTuple):
         padded, tiles = -(-m // rows) * rows, -(-n // keys)
         sums = np.zeros(padded, np.float32)
         flush = self.kernel.flush_subnormals
+        # red.global.add.f32 flushes subnormal numbers, cp.reduce.async.bulk.add.f32 does not: results of an H200.
+        adds_flush = flush and not self.kernel.schedule.has_one_gradient
         kernels.dot_rows(decode(dout, self.kernel.operands), out, self.tile.columns, flush, sums[:m])
         offsets = np.full(padded, np.inf, np.float32)  # rows after the last query have P = 0
         offsets[:m] = np.where(lse == -np.inf, np.float32(0), lse) * _LOG2_E  # flushed by `scale_and_shift`
@@ -178,7 +180,7 @@ class Backward(NamedTuple):
                 )
                 dv[part] = self._product(p.T, dout[at].T, dv[part])
                 buffer = dq[tile % self.buffers, at]
-                buffer[:] = added(buffer, self._product(ds, k[part].T), flush)
+                buffer[:] = added(buffer, self._product(ds, k[part].T), adds_flush)
                 dk[part] = self._product(ds.T, q[at].T, dk[part])
         total = np.zeros((padded, d), np.float32)
         for buffer in dq:
@@ -222,10 +224,10 @@ class Backward(NamedTuple):
         return product
 
 
-def _sum_of_heads(x: Floats, heads: int, flush: bool) -> Floats:
-    """Return the sums [B, Hk, N, D] over the query heads of each group."""
+def _sum_of_heads(x: Floats, heads: int) -> Floats:
+    """Return the sums [B, Hk, N, D] over the query heads of each group; bulk copies keep subnormal numbers."""
     groups = x.reshape(x.shape[0], heads, x.shape[1] // heads, *x.shape[2:])
     total = np.zeros_like(groups[:, :, 0])
     for i in range(groups.shape[2]):
-        total = added(total, groups[:, :, i], flush)
+        total = total + groups[:, :, i]
     return total

@@ -51,10 +51,6 @@ _STAND_IN = (
     "exp2 of MUFU, reciprocal, logarithm and tanh: correctly rounded; a sum's rescaling, shifts and log-sum-exps: "
     "contracted as in compiled wheels; a sink's operations: as its source writes them"
 )
-_ADDED = (
-    f"{_STAND_IN}; additions of gradients in global memory: subnormal operands and sums are zero, as PTX says of "
-    "red.add.f32; assumed of cp.reduce.async.bulk too"
-)
 _MLA_STAND_IN = (
     "exp2 and logarithm of MUFU, reciprocal: correctly rounded; the log-sum-exp: log2(sum) ln 2 + (maximum ln 2), the "
     "latter in place of a division by log2(e), contracted; splits: all have the same number of tiles"
@@ -247,7 +243,7 @@ for _kernel in (
         combine=_AMPERE_COMBINE, source=_SPLIT, **_AMPERE,
     ),
     AttentionKernel(
-        "fa3_bf16", **(_of("hopper", "bf16") | {"decided": _ADDED}), key_tiles=_HOPPER_BF16,
+        "fa3_bf16", **_of("hopper", "bf16"), key_tiles=_HOPPER_BF16,
         schedule=_HOPPER_BF16_PAGED, **_HOPPER,
         gradient_tiles=_HOPPER_GRADIENT, source=_FA3_BF16,
     ),

@@ -105,7 +105,7 @@ class AttentionKernel(Value):
     p_offset : float
         Exponent of the power of two that multiplies both P and the sum l, so that it cancels in the output.
     p_scale : float
-        Factor of P after its sum and before its conversion; V's scale is divided by it.
+        Factor of P after its sum and before its conversion; its rounded reciprocal multiplies V's scale.
     rescale_threshold : float
         Growth of the maximum, in octaves, up to which the old maximum is kept. P may then exceed 2^p_offset.
     promote_every : int or None
@@ -318,7 +318,7 @@ class AttentionKernel(Value):
 
     def shared_scale(self, v_descale: Numbers) -> np.float32:
         """Return the factor of all outputs of a head: V's scale, or 1 if its channels have scales, by `p_scale`."""
-        return np.float32(1 if v_descale.ndim else v_descale) / np.float32(self.p_scale)
+        return np.float32(1 if v_descale.ndim else v_descale) * np.float32(1 / self.p_scale)
 
     @property
     def takes_descale(self) -> bool:

@@ -67,9 +67,8 @@ class Combine(Value):
         weights = self._exp(lse, safe, exp2)
         total = self._sum(weights, channels)
         is_empty = (total == 0) | (np.isnan(total) & (not self.in_octaves))
-        octaves = np.empty_like(total)
-        kernels.log2(total, octaves)
-        sums = octaves + safe if self.in_octaves else octaves * LN_2 + largest
+        octaves = exp2.log2(total)
+        sums = octaves + safe if self.in_octaves else multiply_add(octaves, LN_2, largest)
         sums = np.where(is_empty, np.float32(self.empty_lse), sums) if self.by_total else sums
         if self.by_total:
             return self._exp(lse, sums, exp2), sums * LN_2 if self.in_octaves else sums

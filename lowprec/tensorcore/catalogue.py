@@ -1,8 +1,9 @@
 """The catalogue of accumulators: tensor cores and matrix cores as published, and two ideal sums.
 
 `validated_against` names the evidence for each: recordings of real GPUs (published with arXiv:2512.07004), which the
-tests repeat where these are installed, or the source alone. No recording determines `zero_exponent`, so its value is
-that of the source: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results.
+tests repeat where these are installed, our own of an H200, or the source alone. `zero_exponent` is that of the source,
+MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results. An H200 confirms it for
+float16 results, bfloat16 and TF32; no recording of another GPU determines it.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def _recorded(*gpus: str, note: str = "") -> str:
 _HALF: dict[str, Any] = {"output_format": FLOAT16}
 _FP22: dict[str, Any] = {"output_format": FP22}
 _NONE = "no recordings"
+_H200, _ZERO = "an H200, C and chains included", "; not zero_exponent"  # reference_data/capture/h200_tensor_cores.npz
 _ADA = ("RTX Ada", "L40S")
 _GPUS: dict[str, tuple[str, ...]] = {
     "ampere": ("A100", "A2"), "ada": _ADA, "hopper": ("H100", "H200"), "blackwell": ("B200",), "rtx_blackwell": (),
@@ -103,9 +105,9 @@ _GPUS: dict[str, tuple[str, ...]] = {
 
 _WGMMA = "Hopper wgmma m64nNk32 (H100, H200): DeepSeek ISCA 2025 3.1; arXiv:2511.10909; arXiv:2512.07004"
 _ADA_FP8 = "Ada mma.sync m16n8k32 (L40S, RTX 40): arXiv:2511.10909; arXiv:2512.07004"
-_add("hopper_fp8", 32, 13, -133, _FP8, _recorded(*_GPUS["hopper"], note=" with C = 0"), source=_WGMMA, **_FP22)
+_add("hopper_fp8", 32, 13, -133, _FP8, f"{_H200}{_ZERO}", source=_WGMMA, **_FP22)
 _add("ada_fp8", 16, 13, -132, _FP8, _recorded(*_ADA), source=_ADA_FP8, **_FP22)
-_add("hopper_fp8_f16", 32, 13, -21, _FP8, _NONE, source=_SIM, **_HALF)
+_add("hopper_fp8_f16", 32, 13, -21, _FP8, f"{_H200}{_ZERO}", source=_SIM, **_HALF)
 _add("ada_fp8_f16", 16, 13, -20, _FP8, _recorded("RTX Ada"), source=_ADA_FP8, **_HALF)
 
 _add("volta_f16", 4, 23, -131, _F16, _recorded("V100"))
@@ -118,15 +120,19 @@ for _chip, _group, _bits in (
     _gpus = _GPUS[_chip]
     _note = _recorded(*_gpus, note=_ONE) if _gpus else _NONE
     _short = _recorded(*_gpus, note=" with K = 4") if _gpus else _NONE
-    _add(f"{_chip}_f16", _group, _bits, -108 - _bits, _F16, _note)
+    _float16 = _note
+    if _chip == "hopper":
+        _float16, _note, _short = f"{_H200}{_ZERO}", _H200, _H200
+    _add(f"{_chip}_f16", _group, _bits, -108 - _bits, _F16, _float16)
     _add(f"{_chip}_f16_f16", _group, _bits, 4 - _bits, _F16, _note, **_HALF)
     _add(f"{_chip}_bf16", _group, _bits, -108 - _bits, _BF16, _note)
     _add(f"{_chip}_tf32", _group // 2, _bits, -108 - _bits, _TF32, _short)
 _HMMA = "FP8 mma.sync m16n8k32, which these GPUs compile to two float16 instructions: found in the recordings"
-for _chip, _wide in (("hopper", _recorded("B200", note=" alone")), ("blackwell", _recorded("B200"))):
-    _gpus = _GPUS[_chip]
+for _chip, _wide, _half in (
+    ("hopper", f"{_H200}{_ZERO}", f"{_H200}{_ZERO}"), ("blackwell", _recorded("B200"), _recorded("B200")),
+):  # fmt: skip
     _add(f"{_chip}_fp8_mma", 16, 25, -133, _FP8, _wide, kind=SplitF16Sum, source=_HMMA)
-    _add(f"{_chip}_fp8_mma_f16", 16, 25, -21, _FP8, _recorded(*_gpus), kind=SplitF16Sum, source=_HMMA, **_HALF)
+    _add(f"{_chip}_fp8_mma_f16", 16, 25, -21, _FP8, _half, kind=SplitF16Sum, source=_HMMA, **_HALF)
 for _chip in ("blackwell", "rtx_blackwell"):
     _mx: dict[str, Any] = {"source": _SIM, "scale_format": formats["e8m0fnu"], "scale_block": 32}
     _runs = {**_mx, "kind": GroupedFusedSum, "exact_group": 16}

@@ -246,11 +246,80 @@ SPECIAL(Ex2Bf16, "ex2.approx.ftz.bf16x2", OF_PAIR)
 SPECIAL(TanhF16, "tanh.approx.f16x2", OF_PAIR)
 SPECIAL(TanhBf16, "tanh.approx.bf16x2", OF_PAIR)
 
+SPECIAL(Ex2Subnormal, "ex2.approx.f32", x)
+SPECIAL(Lg2Subnormal, "lg2.approx.f32", x)
+SPECIAL(RcpSubnormal, "rcp.approx.f32", x)
+SPECIAL(RsqrtSubnormal, "rsqrt.approx.f32", x)
+SPECIAL(SqrtSubnormal, "sqrt.approx.f32", x)
+SPECIAL(RoundTf32, "cvt.rna.tf32.f32", x)
+
+// Functions of CUDA's library, as a compiler without --use_fast_math takes them.
+#define LIBRARY(NAME, CALL) \
+  struct NAME { \
+    static __device__ uint32_t of(uint32_t x) { return __float_as_uint(CALL(__uint_as_float(x))); } \
+  };
+LIBRARY(Expf, expf)
+LIBRARY(Logf, logf)
+LIBRARY(Tanhf, tanhf)
+LIBRARY(Erff, erff)
+LIBRARY(Rsqrtf, rsqrtf)
+
+// Conversions of a number and its negative, in the low and the high part of a word.
+#define CONVERSION(NAME, INSTRUCTION, WORD, CONSTRAINT) \
+  struct NAME { \
+    static __device__ uint32_t of(uint32_t x) { \
+      WORD y; \
+      asm volatile(INSTRUCTION " %0, %1, %2;\n" : CONSTRAINT(y) : "f"(-__uint_as_float(x)), "f"(__uint_as_float(x))); \
+      return y; \
+    } \
+  };
+CONVERSION(ToE4m3, "cvt.rn.satfinite.e4m3x2.f32", uint16_t, "=h")
+CONVERSION(ToE5m2, "cvt.rn.satfinite.e5m2x2.f32", uint16_t, "=h")
+CONVERSION(ToBf16, "cvt.rn.bf16x2.f32", uint32_t, "=r")
+CONVERSION(ToF16, "cvt.rn.f16x2.f32", uint32_t, "=r")
+
 // Results of the inputs first, first + step, and so on, one per thread.
 template <class F>
 __global__ void special(uint32_t first, uint32_t step, uint32_t* d) {
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   d[i] = F::of(first + step * i);
+}
+
+// ---- functions of two numbers ---------------------------------------------------------------------------------------
+
+#define BINARY(NAME, INSTRUCTION) \
+  __global__ void NAME(const float* x, const float* y, float* d) { \
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; \
+    asm volatile(INSTRUCTION " %0, %1, %2;\n" : "=f"(d[i]) : "f"(x[i]), "f"(y[i])); \
+  }
+BINARY(div_full, "div.full.f32")
+BINARY(div_full_ftz, "div.full.ftz.f32")
+BINARY(div_approx, "div.approx.f32")
+BINARY(div_approx_ftz, "div.approx.ftz.f32")
+
+// Addition of y to x in global memory, by the unit of the L2 cache.
+__global__ void red_add(const float* x, const float* y, float* d) {
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  d[i] = x[i];
+  __threadfence();
+  asm volatile("red.global.add.f32 [%0], %1;\n" ::"l"(d + i), "f"(y[i]) : "memory");
+}
+
+// The same by the bulk copy engine.
+__global__ void bulk_add(const float* x, const float* y, float* d) {
+  __shared__ alignas(128) float part[THREADS];
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  d[i] = x[i];
+  part[threadIdx.x] = y[i];
+  __threadfence();
+  asm volatile("fence.proxy.async;\n" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(part));
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n" ::"l"(d + i), "r"(from),
+               "r"(static_cast<uint32_t>(sizeof part))
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\n" ::: "memory");
 }
 
 // ---- host -----------------------------------------------------------------------------------------------------------
@@ -292,6 +361,23 @@ const Function FUNCTIONS[] = {
     {"cos.approx.ftz.f32", special<Cos>},   {"tanh.approx.f32", special<Tanh>},
     {"ex2.approx.f16x2", special<Ex2F16>},  {"ex2.approx.ftz.bf16x2", special<Ex2Bf16>},
     {"tanh.approx.f16x2", special<TanhF16>}, {"tanh.approx.bf16x2", special<TanhBf16>},
+    {"ex2.approx.f32", special<Ex2Subnormal>}, {"lg2.approx.f32", special<Lg2Subnormal>},
+    {"rcp.approx.f32", special<RcpSubnormal>}, {"rsqrt.approx.f32", special<RsqrtSubnormal>},
+    {"sqrt.approx.f32", special<SqrtSubnormal>}, {"cvt.rna.tf32.f32", special<RoundTf32>},
+    {"expf", special<Expf>}, {"logf", special<Logf>}, {"tanhf", special<Tanhf>},
+    {"erff", special<Erff>}, {"rsqrtf", special<Rsqrtf>},
+    {"cvt.rn.satfinite.e4m3x2.f32", special<ToE4m3>}, {"cvt.rn.satfinite.e5m2x2.f32", special<ToE5m2>},
+    {"cvt.rn.bf16x2.f32", special<ToBf16>}, {"cvt.rn.f16x2.f32", special<ToF16>},
+};
+
+struct Binary {
+  const char* name;
+  void (*kernel)(const float*, const float*, float*);
+};
+const Binary BINARIES[] = {
+    {"div.full.f32", div_full},          {"div.full.ftz.f32", div_full_ftz}, {"div.approx.f32", div_approx},
+    {"div.approx.ftz.f32", div_approx_ftz}, {"red.global.add.f32", red_add},
+    {"cp.reduce.async.bulk.add.f32", bulk_add},
 };
 
 // Device memory that frees itself; a failure is remembered and everything after it does nothing.
@@ -377,6 +463,21 @@ int capture_special(const char* name, uint32_t first, uint32_t step, int count, 
     const size_t bytes = static_cast<size_t>(count) * sizeof(uint32_t);
     Buffer dd(bytes, error);
     if (error == cudaSuccess) function.kernel<<<count / THREADS, THREADS>>>(first, step, dd.as<uint32_t>());
+    dd.read(d, bytes);
+    return error;
+  }
+  return cudaErrorInvalidValue;
+}
+
+// Run a function of two float32 on `count` pairs, a multiple of THREADS.
+int capture_binary(const char* name, int count, const void* x, const void* y, void* d) {
+  for (const Binary& function : BINARIES) {
+    if (std::strcmp(name, function.name) != 0) continue;
+    cudaError_t error = cudaSuccess;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    Buffer dx(bytes, error, x), dy(bytes, error, y), dd(bytes, error);
+    if (error == cudaSuccess)
+      function.kernel<<<count / THREADS, THREADS>>>(dx.as<float>(), dy.as<float>(), dd.as<float>());
     dd.read(d, bytes);
     return error;
   }

@@ -1,6 +1,6 @@
 """Record the outputs of this machine's Hopper GPU for the operands of capture_cases.py.
 
-    python reference_data/capture/capture.py OUT.npz [--seed 0] [--library libcapture.so]
+    python reference_data/capture/capture.py OUT.npz [--seed 0] [--digests 200] [--library libcapture.so]
 
 Every instruction first multiplies small integers with sums that every accumulator represents exactly. A wrong operand
 layout fails this check, and then no file is written. The program requires NumPy, a GPU of compute capability 9.0, and
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,13 @@ class Program:
         self._check(self.code.capture_special(name.encode(), *words, count, d.ctypes.data_as(ctypes.c_void_p)), name)
         return d
 
+    def binary(self, name: str, x: Codes, y: Codes) -> Codes:
+        """Run a function of two float32 on pairs, whose number is a multiple of 128; return words."""
+        d = np.zeros(len(x), np.uint32)
+        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (x, y, d)]
+        self._check(self.code.capture_binary(name.encode(), len(x), *pointers), name)
+        return d
+
 
 def driver_package() -> str:
     """Return the version of the installed driver, as in "570.86.15"."""
@@ -170,6 +178,18 @@ def collect(
     return groups
 
 
+def collect_digests(tiles: Tiles, promoted: Promoted, seeds: Sequence[int]) -> list[Group]:
+    """Return the SHA-256 of the outputs of every group of `collect`, for each seed."""
+
+    def digests(seed: int) -> list[bytes]:
+        return [hashlib.sha256(group.arrays["d"].tobytes()).digest() for group in collect(tiles, promoted, seed)]
+
+    with ThreadPoolExecutor() as threads:
+        found = np.array(list(threads.map(digests, seeds))).view(np.uint8).reshape(len(seeds), -1, 32)
+    arrays = {"x": np.array(seeds, np.uint32), "d": found}
+    return [Group("digests", "digests", [f"{len(seeds)} seeds"], arrays)]
+
+
 def describe(seed: int) -> dict[str, Any]:
     """Return the metadata of a capture about the program that made it."""
     program = hashlib.sha256(PROGRAM.read_bytes()).hexdigest()
@@ -181,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record what this machine's Hopper GPU returns.")
     parser.add_argument("out", type=Path, help="file to write (.npz)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--digests", type=int, default=200, help="further seeds, of whose outputs a SHA-256 is kept")
     parser.add_argument("--library", type=Path, help="a compiled capture.cu; without it nvcc compiles one")
     options = parser.parse_args()
     try:
@@ -189,12 +210,16 @@ def main() -> None:
             meta = {"source": "gpu", **program.device(), **describe(options.seed)}
             meta["check"] = check(program.tiles, program.promoted, options.seed)
             capture = Capture(meta, collect(program.tiles, program.promoted, options.seed))
+            seeds = range(options.seed + 1, options.seed + 1 + options.digests)
+            capture.groups += collect_digests(program.tiles, program.promoted, seeds)
         capture.save(options.out)
     except (CaptureError, OSError) as error:
         sys.exit(f"error: {error}")
-    outputs = sum(group.arrays["d"].size for group in capture.groups)
-    sys.stdout.write(f"{meta['gpu']}, driver {meta['driver_package']}: {meta['check']}; "
-                     f"{outputs} outputs in {options.out} ({options.out.stat().st_size / 1e6:.1f} MB)\n")  # fmt: skip
+    outputs = sum(group.arrays["d"].size for group in capture.groups[:-1])
+    sys.stdout.write(
+        f"{meta['gpu']}, driver {meta['driver_package']}: {meta['check']}; {outputs} outputs, and digests of "
+        f"{outputs * options.digests} more, in {options.out} ({options.out.stat().st_size / 1e6:.1f} MB)\n"
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from capture_file import CaptureError
 
 PROGRAM = Path(__file__).with_name("capture.cu")
 FLAGS = (
-    "-O2", "-std=c++17", "-gencode", "arch=compute_90a,code=sm_90a",
+    "-O2", "-std=c++17", "-gencode", "arch=compute_90a,code=sm_90a", "--default-stream", "per-thread",
     "-Werror", "all-warnings", "-Xcompiler", "-fPIC,-Wall,-Wextra",
 )  # fmt: skip
 

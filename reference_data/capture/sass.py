@@ -42,7 +42,10 @@ def kernels(cubin: bytes) -> dict[str, Counter[str]]:
     found = {}
     for name, code in sections(cubin).items():
         if name.startswith(".text."):
-            known = re.search(r"\d((?:Wgmma|Mma)\w+?F(?:32|16))EE|8(promoted)E|7specialINS_\d+(\w+?)EEE", name)
+            known = re.search(
+                r"\d((?:Wgmma|Mma)\w+?F(?:32|16))EE|8(promoted)E|7specialINS_\d+(\w+?)EEE|\d((?:div|red|bulk)_\w+?)EPK",
+                name,
+            )
             label = next(filter(None, known.groups())) if known else name
             words = (low & 0xFFF for low, _ in struct.iter_unpack("<QQ", code))
             found[label] = Counter(OPCODES[word] for word in words if word in OPCODES)
@@ -51,6 +54,8 @@ def kernels(cubin: bytes) -> dict[str, Counter[str]]:
 
 def expected(kernel: str) -> set[str]:
     """Return which of `UNITS` a kernel has to use, and no other."""
+    if kernel in ("Logf", "red_add", "bulk_add") or kernel.startswith(("To", "Round")):
+        return set()
     if kernel == "promoted" or kernel.startswith("WgmmaE"):
         return {"QGMMA"}
     return {"HGMMA"} if kernel.startswith("Wgmma") else {"HMMA"} if kernel.startswith("Mma") else {"MUFU"}

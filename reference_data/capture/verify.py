@@ -1,6 +1,6 @@
-"""Hold a capture against the emulator, bit for bit.
+"""Hold a capture of tensor cores or of special functions against the emulator, bit for bit.
 
-    python reference_data/capture/verify.py FILE.npz            # a table: case, outputs, mismatches
+    python reference_data/capture/verify.py FILE.npz            # a table: case, outputs, mismatches; some minutes
     python reference_data/capture/verify.py --oracle FILE.npz   # every 64th output against the exact oracle instead
     python reference_data/capture/verify.py --make FILE.npz     # a file of the emulator's own, to try the path
 
@@ -11,17 +11,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from capture import check, collect, describe
+from capture import check, collect, collect_digests, describe
 from capture_cases import INSTRUCTIONS, Codes, Instruction
 from capture_file import Capture, CaptureError, Group, load
+from capture_special import BINARY, CONVERSIONS, FUNCTIONS, MANTISSA, OCTAVES, digest_of
 
 import lowprec as lp
 from lowprec import oracle
+from lowprec.special.mufu import MufuFunction
+
+Model = Callable[[Codes], Codes]
+SPECIAL = {*FUNCTIONS, *CONVERSIONS, *BINARY}
 
 #: Names in the catalogue of formats.
 FORMATS = {"e4m3": "e4m3fn", "e5m2": "e5m2", "f16": "float16", "bf16": "bfloat16", "tf32": "tf32", "f32": "float32"}
@@ -110,9 +115,17 @@ def compare(capture: Capture, exactly: bool = False) -> Iterator[Row]:
     every = EVERY if exactly else 1
     for group in capture.groups:
         arrays = group.arrays
+        if group.instruction == "digests":
+            if not exactly:
+                yield from _compare_digests(arrays["x"], arrays["d"])
+            continue
         if group.instruction == "promoted":
             expected = (promoted_by_oracle if exactly else promoted)(*(arrays[key] for key in ("a", "b", "sa", "sb")))
             yield _row(group, group.cases[0], expected, arrays["d"].ravel()[::every])
+            continue
+        if group.name.endswith("/digests") and group.instruction in MODELS:
+            yield from _compare_octaves(group, range(OCTAVES)[::every])
+        if group.instruction in SPECIAL:
             continue
         if group.instruction not in INSTRUCTIONS:
             raise CaptureError(f"{group.name}: unknown instruction {group.instruction!r}")
@@ -120,6 +133,61 @@ def compare(capture: Capture, exactly: bool = False) -> Iterator[Row]:
             a, b, c, recorded = (arrays[key][index] for key in "abcd")
             expected = (by_oracle if exactly else by_mma)(INSTRUCTIONS[group.instruction], a, b, c)
             yield _row(group, case, expected, recorded.ravel()[::every])
+
+
+def _compare_octaves(group: Group, octaves: Iterable[int]) -> Iterator[Row]:
+    """Yield a row for each octave of a special function."""
+    bits = int(group.arrays["x"][0])
+    words = np.arange(1 << bits, dtype=np.uint32) << np.uint32(MANTISSA - bits)
+    for top in octaves:
+        results = MODELS[group.instruction](np.uint32(top << MANTISSA) + words)
+        wrong = not np.array_equal(digest_of(results), group.arrays["d"][top])
+        yield Row(group.instruction, f"words {top << MANTISSA:#010x}", 0, len(words), wrong * len(words))
+
+
+def _mufu(function: str, flush: bool = True) -> Model:
+    compute = MufuFunction(function, flush)
+    return lambda words: compute(words.view(np.float32)).view(np.uint32)
+
+
+def _conversion(fmt: str, nan: int) -> Model:
+    """Return the conversion of x in the low and of -x in the high half of a word; NaN has one code."""
+
+    def convert(words: Codes) -> Codes:
+        codes = (lp.encode(x, fmt, policy="ocp_sat") if nan == 0x7F else lp.encode(x, fmt) for x in _signs(words))
+        low, high = (np.where(words & 0x7FFFFFFF > 0x7F800000, nan, x).astype(np.uint32) for x in codes)
+        return low | high << np.uint32(nan.bit_length() + 1)
+
+    return convert
+
+
+def _signs(words: Codes) -> tuple[Codes, Codes]:
+    return words.view(np.float32), (words ^ np.uint32(1 << 31)).view(np.float32)
+
+
+def _to_tf32(words: Codes) -> Codes:
+    """Return TF32 numbers, rounded to nearest with ties away from zero; infinities and NaN lose their low bits."""
+    finite = words & 0x7F800000 != 0x7F800000
+    return (words + np.where(finite, np.uint32(1 << 12), np.uint32(0))) & np.uint32(0xFFFFE000)
+
+
+#: Special functions and conversions that lowprec computes, on words.
+MODELS: dict[str, Model] = {
+    **{f"{name}.approx.ftz.f32": _mufu(name) for name in ("ex2", "lg2", "rcp", "rsqrt", "sqrt")},
+    **{f"{name}.approx.f32": _mufu(name, False) for name in ("ex2", "lg2", "rsqrt", "sqrt")},
+    "cvt.rn.satfinite.e4m3x2.f32": _conversion("e4m3fn", 0x7F),
+    "cvt.rn.satfinite.e5m2x2.f32": _conversion("e5m2", 0x7F),
+    "cvt.rn.bf16x2.f32": _conversion("bfloat16", 0x7FFF), "cvt.rn.f16x2.f32": _conversion("float16", 0x7FFF),
+    "cvt.rna.tf32.f32": _to_tf32,
+}  # fmt: skip
+
+
+def _compare_digests(seeds: Codes, recorded: Codes) -> Iterator[Row]:
+    """Yield a row for each seed, in which every wrong digest counts as one output."""
+    for seed, digests in zip(seeds.tolist(), recorded, strict=True):
+        wrong = (collect_digests(tiles, promoted, [seed])[0].arrays["d"][0] != digests).any(axis=1)
+        first = f"groups {np.flatnonzero(wrong).tolist()}" if wrong.any() else ""
+        yield Row("digests", f"seed {seed}", 0, len(wrong), int(wrong.sum()), first)
 
 
 def _row(group: Group, case: str, expected: Codes, recorded: Codes) -> Row:

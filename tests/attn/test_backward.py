@@ -37,7 +37,14 @@ def operands(seed: int, m: int, n: int, d: int) -> list[Any]:
 def hopper_rule(causal: bool) -> dict[str, Any]:
     """Return the fields of FlashAttention-3's rule: other tiles and another order with a causal mask."""
     core = ACCUMULATORS["hopper_bf16"]
-    return {"core": core, "queries": 8 if causal else 12, "buffers": 1, "backwards": False, "last_key_first": causal}
+    return {
+        "core": core,
+        "queries": 8 if causal else 12,
+        "buffers": 1,
+        "backwards": False,
+        "last_key_first": causal,
+        "bulk_adds": True,
+    }
 
 
 def both(

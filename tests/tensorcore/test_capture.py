@@ -13,14 +13,16 @@ import pytest
 
 import lowprec as lp
 from lowprec import oracle
+from lowprec.special.mufu import MufuFunction
+from lowprec.special.reciprocal import flushed
 
 FOLDER = Path(__file__).parents[2] / "reference_data" / "capture"
 
 
 sys.path.insert(0, str(FOLDER))
-capture, capture_build, cases, capture_file, sass, special, table, verify = map(
+capture, capture_build, cases, capture_file, sass, special, verify = map(
     importlib.import_module,
-    ("capture", "capture_build", "capture_cases", "capture_file", "sass", "capture_special", "special_table", "verify"),
+    ("capture", "capture_build", "capture_cases", "capture_file", "sass", "capture_special", "verify"),
 )
 sys.path.remove(str(FOLDER))
 
@@ -41,7 +43,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_nvcc
 def test_machine_code_takes_the_right_path(tmp_path: Path) -> None:
     kernels = sass.kernels(capture_build.compile_program(tmp_path, cubin=True).read_bytes())
-    assert len(kernels) == len(cases.INSTRUCTIONS) + 1 + len(special.FUNCTIONS)
+    functions = special.FUNCTIONS + special.CONVERSIONS + special.BINARY
+    assert len(kernels) == len(cases.INSTRUCTIONS) + 1 + len(functions)
     for name, counts in kernels.items():
         assert set(counts) & sass.UNITS == sass.expected(name), name
     found = (("WgmmaE4E5F16", "QGMMA"), ("WgmmaTf32F32", "HGMMA"), ("MmaE4E4F32", "HMMA"), ("MmaE4E4F32", "F2FP"),
@@ -117,6 +120,7 @@ def _witnesses(name: str, operands: tuple[Any, Any, Any]) -> Any:
 
 
 @pytest.mark.sampled(4)
+@pytest.mark.sampled(3, default=6)
 @pytest.mark.parametrize("name", sorted(cases.INSTRUCTIONS))
 def test_whole_numbers_are_exact_on_every_machine(name: str) -> None:
     """The self-check must not refuse a right GPU."""
@@ -280,52 +284,80 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return capture_file.load(path)
 
 
-def test_dry_run_determines_2_to_the_x(trial: Any) -> None:
-    assert [table.determined(trial, name) for name in (table.EX2, "rcp.approx.ftz.f32")] == [512, 7]
-    exp2 = table.CapturedExp2.of(trial)
-    assert exp2 == table.CapturedExp2.of(trial)
-    word = np.arange(0, 1 << 32, 1 << 15, dtype=np.uint64).astype(np.uint32)
-    wanted = special.stand_in(table.EX2, 0, 1 << 15, len(word))
-    np.testing.assert_array_equal(exp2(word.view(np.float32)).view(np.uint32), wanted)
-    exact = exp2(np.array([[-126.0, -126.5, -2.0, 0.0, 127.0, 128.0, -np.inf]], np.float32))
-    assert exact.tolist() == [[2.0**-126, 0.0, 0.25, 1.0, 2.0**127, np.inf, 0.0]]
-    with pytest.raises(capture_file.CaptureError, match="a trial has results of 256 words of each octave, not of all"):
-        exp2(np.array([[0.3]], np.float32))
-    groups = {group.name: group.arrays["d"] for group in trial.groups if group.name.endswith("/pairs")}
-    assert list(groups) == [f"{name}/pairs" for name in special.PAIRS]
-    for d in groups.values():
-        np.testing.assert_array_equal(d & 0xFFFF, d[::-1] >> 16)
+def test_dry_run_has_the_digests_of_all_functions(trial: Any) -> None:
+    groups = {group.name: group.arrays["d"] for group in trial.groups}
+    name = "rcp.approx.ftz.f32"
+    assert {group.instruction for group in trial.groups} == set(special.FUNCTIONS)
+    words = special.stand_in(name, 127 << 23, 1 << 15, 256)
+    np.testing.assert_array_equal(groups[f"{name}/digests"][127], special.digest_of(words))
+    for name in special.PAIRS:
+        np.testing.assert_array_equal(groups[f"{name}/pairs"] & 0xFFFF, groups[f"{name}/pairs"][::-1] >> 16)
 
 
-def test_results_that_no_rule_gives_are_refused(trial: Any) -> None:
-    """One bit of a recorded octave, or of an octave that ought to follow from another."""
-    assert table.octave(trial, table.EX2, 127)[1] > 0x40000000
+@pytest.fixture(scope="module")
+def recorded() -> Any:
+    """Return the digests of an H200's special functions."""
+    return {group.name: group for group in capture_file.load(FOLDER / "h200_special.npz").groups}
 
-    def uneven(name: str, first: int, step: int, count: int) -> Any:
-        words = special.stand_in(name, first, step, count)
-        words[7] ^= first == 0x40000000  # in [2, 4)
-        return words
 
-    other = capture_file.Capture(trial.meta, special.collect(uneven, (table.EX2,), 8))
-    assert table.determined(other, table.EX2) == 511
-    assert table.CapturedExp2.of(other) != table.CapturedExp2.of(trial)
-    with pytest.raises(capture_file.CaptureError, match="of the words 0x40000000 and above are not those of the GPU"):
-        table.CapturedExp2.of(other)(np.array([[2.0]], np.float32))
-    next(group for group in other.groups if group.name == f"{table.EX2}/127").arrays["d"][3] += 1
-    with pytest.raises(capture_file.CaptureError, match="of the words 0x3f800000 and above are not those of the GPU"):
-        table.octave(other, table.EX2, 127)
-    with pytest.raises(capture_file.CaptureError, match=r"rcp\.approx\.ftz\.f32: the capture lacks results"):
-        table.octave(trial, "rcp.approx.ftz.f32", 128)
-    with pytest.raises(capture_file.CaptureError, match="the capture has no ex3"):
-        table.octave(trial, "ex3", 128)
+@pytest.mark.sampled(3, default=5)
+@pytest.mark.parametrize("name", verify.MODELS)
+def test_special_functions_have_the_bits_of_an_h200(name: str, recorded: Any) -> None:
+    octaves = [0, 127, 255, 382] if "cvt" not in name else [120, 255]
+    rows = list(verify._compare_octaves(recorded[f"{name}/digests"], octaves))
+    assert [row.mismatches for row in rows] == [0] * len(octaves)
+
+
+@pytest.mark.slow
+def test_correctly_rounded_functions_differ_from_an_h200(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "ex2.approx.ftz.f32"
+    monkeypatch.setitem(verify.MODELS, name, lambda w: special.stand_in(name, int(w[0]), 1, len(w)))
+    assert [row.mismatches for row in verify._compare_octaves(recorded[f"{name}/digests"], [126])] == [1 << 23]
+
+
+def test_functions_of_two_numbers_follow_from_others(recorded: Any) -> None:
+    """Quotients are products with a reciprocal; L2 adds without subnormal numbers, bulk copies with them."""
+    rcp = MufuFunction("rcp")
+    rules = {
+        "div.approx.ftz.f32": lambda x, y: flushed(flushed(x) * rcp(y)),
+        "red.global.add.f32": lambda x, y: flushed(flushed(x) + flushed(y)),
+        "cp.reduce.async.bulk.add.f32": lambda x, y: x + y,
+    }
+    for name, rule in rules.items():
+        x, y = special.operands(name, 0)
+        with np.errstate(all="ignore"):
+            want = rule(x, y).astype(np.float32)
+        got = recorded[f"{name}/binary"].arrays["d"].view(np.float32)
+        assert len(got) == 1 << 16
+        assert ((got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))).all(), name
+
+
+@pytest.mark.sampled(2, default=4)
+@pytest.mark.parametrize("name", cases.INSTRUCTIONS)
+def test_tensor_cores_of_an_h200_have_lowprec_s_bits(name: str) -> None:
+    whole = capture_file.load(FOLDER / "h200_tensor_cores.npz")
+    groups = [group for group in whole.groups if group.instruction == name]
+    rows = list(verify.compare(capture_file.Capture(whole.meta, groups)))
+    assert sum(row.outputs for row in rows) >= 10 * 4096
+    assert [row for row in rows if row.mismatches] == []
+
+
+@pytest.mark.sampled(1, default=1)
+@pytest.mark.parametrize("first", range(0, 200, 5))
+def test_digests_of_further_seeds_agree(first: int) -> None:
+    whole = capture_file.load(FOLDER / "h200_tensor_cores.npz")
+    arrays = {key: x[first : first + 5] for key, x in whole.groups[-1].arrays.items()}
+    group = capture_file.Group("digests", "digests", ["seeds"], arrays)
+    rows = list(verify.compare(capture_file.Capture(whole.meta, [group])))
+    assert [(row.outputs, row.mismatches) for row in rows] == [(51, 0)] * 5
 
 
 @pytest.mark.parametrize("name", special.FUNCTIONS)
 def test_a_wrong_special_function_is_refused(name: str) -> None:
     def wrong(asked: str, *words: int) -> Any:
         found = special.stand_in(asked, *words)
-        return found if asked != name else np.roll(found, 64) if name in special.KEPT else found >> 16
+        return found if asked != name else np.roll(found, 64) if name not in special.PAIRS else found >> 16
 
-    assert special.check(special.stand_in) == "1536 results are near the functions' values"
+    assert special.check(special.stand_in) == "2816 results are near the functions' values"
     with pytest.raises(capture_file.CaptureError, match=rf"'{re.escape(name)} \(\d+ of 128\)'\]"):
         special.check(wrong)

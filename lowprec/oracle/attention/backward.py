@@ -41,6 +41,8 @@ class Backward:
         Whether tiles of queries run from the last to the first.
     last_key_first
         Whether tiles of keys are added to dQ from the last to the first.
+    bulk_adds
+        Whether a bulk copy adds to dQ in memory, with subnormal numbers.
     rounded_p, keeps_operands, skips_padding
         Wrong rules: dS is computed from P after its rounding; subnormal operands keep their values; queries after the
         last and hidden keys have P = dS = 0 without computation.
@@ -55,6 +57,7 @@ class Backward:
     flush: bool = True
     backwards: bool = True
     last_key_first: bool = False
+    bulk_adds: bool = False
     rounded_p: bool = False
     keeps_operands: bool = False
     skips_padding: bool = False
@@ -102,7 +105,8 @@ class Backward:
                     for c in range(d):
                         added = self._product(row, [key[c] for key in padded_k], 0)
                         buffer = buffers[tile % self.buffers][i]
-                        buffer[c] = self._added(buffer[c], decode(added, FLOAT32))
+                        add = plus if self.bulk_adds else self._added
+                        buffer[c] = add(buffer[c], decode(added, FLOAT32))
                 for j in (j for j in cols if j < n):
                     for c in range(channels):
                         dv[j][c] = self._product([p[i, j] for i in rows], [x[c] for x in padded_dout], dv[j][c])

@@ -53,7 +53,7 @@ class Attention:
         Exponent of the power of two that multiplies P; largest growth of the maximum, in octaves, for which the old
         maximum is kept; number of tiles between additions of P V to the output in float32.
     p_scale
-        Factor of P before its conversion, by which V's scale is divided.
+        Factor of P before its conversion; its rounded reciprocal multiplies V's scale.
     backwards
         Whether tiles run from the last key to the first.
     fused_scores, fused_shift, flush
@@ -216,7 +216,7 @@ class Attention:
         self, out: list[int], total: Exact, maximum: Exact, scale: Exact, v_descale: Exact, lse_scale: Exact | None
     ) -> tuple[list[int], int]:
         is_empty = total == 0 or math.isnan(total)
-        v_descale = divided(v_descale, self.p_scale)
+        v_descale = times(v_descale, rounded(1 / self.p_scale))
         over = v_descale if self.divides else ONE
         inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else divided(over, total)
         factor = self._flushed(inverse, always=True)
@@ -329,7 +329,7 @@ class Combine:
         total = threads[0]
         is_empty = total == 0 or math.isnan(total)
         octaves: Exact = total if math.isnan(total) else -math.inf if total == 0 else log2(total)
-        lse = plus(times(octaves, rounded(Fraction(LN_2))), largest)
+        lse = multiply_add(octaves, rounded(Fraction(LN_2)), largest)
         if self.by_total:
             lse = self.empty_lse if is_empty else lse
             weights = [self._exp(x, lse) for x in lses]

@@ -1,0 +1,157 @@
+"""Special functions of NVIDIA Hopper's MUFU unit, bit for bit.
+
+NVIDIA has not published how the unit computes. The tables are those that give the results of an H200 for all 2^32
+inputs of five functions; `reference_data/capture` has the digests of the results. The scheme is that of S. Oberman and
+M. Siu, "A high-performance area-efficient multifunction interpolator" (ARITH 2005): quadratic polynomials whose
+coefficients have 26, 17 and 10 bits. Results of other GPUs have not been recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._checks import check_choice
+from .._values import Value, normalize_fields
+from ..kernels import mufu as kernels
+from .exp2 import LN_2, Exp2, RoundedExp2
+from .reciprocal import Reciprocal, RoundedReciprocal
+
+Floats = NDArray[np.float32]
+#: Rounding constants, in units of 2^-17 of the last place, which every C0 of a function includes.
+_BIAS = {"ex2": 24456, "lg2": 6696, "rcp": 8092, "rsqrt": 32766, "sqrt": 32766}
+_KERNELS: dict[str, Callable[..., None]] = {
+    "ex2": kernels.ex2, "lg2": kernels.lg2, "rcp": kernels.rcp, "rsqrt": kernels.rsqrt, "sqrt": kernels.sqrt,
+}  # fmt: skip
+
+
+@functools.cache
+def _table(function: str) -> NDArray[np.int64]:
+    """Return C0, C1 and C2 of each segment, in units of 2^-17, 2^-17 and 2^-15 of the last place."""
+    lines = Path(__file__).with_name("mufu.csv").read_text().splitlines()
+    rows = (line.split(",") for line in lines)
+    table = np.array([row[1:] for row in rows if row[0] == function], np.int64)
+    table[:, 0] = (table[:, 0] << 15) + _BIAS[function]
+    return table
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MufuFunction(Value):
+    """Special function of Hopper's MUFU unit.
+
+    Parameters
+    ----------
+    function : {"ex2", "lg2", "rcp", "rsqrt", "sqrt"}
+        PTX instruction, as ``ex2.approx.ftz.f32``.
+    flush : bool
+        Whether subnormal numbers and results count as zero. If not, as in ``rsqrt.approx.f32``, subnormal x of "lg2",
+        "rsqrt" and "sqrt" are multiplied by 2^24 first, and x < -126 of "ex2" by 1/2, which the result makes up for.
+
+    Examples
+    --------
+    >>> MufuFunction("rsqrt")(np.array([0.25, 3.0], np.float32))
+    array([2.        , 0.57735026], dtype=float32)
+    """
+
+    function: Literal["ex2", "lg2", "rcp", "rsqrt", "sqrt"]
+    flush: bool = True
+
+    is_published = True
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        check_choice("MufuFunction", "function", self.function, tuple(_KERNELS))
+        if not self.flush and self.function == "rcp":
+            raise ValueError("MufuFunction: flush must be True for 'rcp', got False")
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return the function of an array of any shape."""
+        scaled = x < np.float32(-126) if self.function == "ex2" else np.abs(x) < np.float32(2.0**-126)
+        if self.flush or not scaled.any():
+            return self._of(x)
+        y = self._of(np.where(scaled, x * np.float32(0.5 if self.function == "ex2" else 2.0**24), x))
+        unscaled = {
+            "ex2": y * y, "lg2": y - np.float32(24), "rsqrt": y * np.float32(2.0**12), "sqrt": y * np.float32(2.0**-12),
+        }  # fmt: skip
+        return np.where(scaled, unscaled[self.function], y)
+
+    def _of(self, x: Floats) -> Floats:
+        words = np.ascontiguousarray(x, np.float32).view(np.uint32)
+        out = np.empty_like(words)
+        _KERNELS[self.function](words.reshape(-1), _table(self.function), kernels.SQUARES, out.reshape(-1))
+        return out.view(np.float32)
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the result as both bounds, because its bits are known."""
+        out = self(x)
+        return out, out
+
+
+_EX2, _LG2, _RCP = MufuFunction("ex2"), MufuFunction("lg2"), MufuFunction("rcp")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MufuExp2(Exp2):
+    """2**x of ``ex2.approx.ftz.f32``, and log2 of ``lg2.approx.ftz.f32``, on Hopper.
+
+    Examples
+    --------
+    >>> MufuExp2()(np.array([[0.5, -126.5]], np.float32))
+    array([[1.4142135, 0.       ]], dtype=float32)
+    """
+
+    @property
+    def is_published(self) -> bool:
+        """True, because the results of all inputs are known."""
+        return True
+
+    @property
+    def relative_error(self) -> float:
+        """Bound that the documentation of the instruction implies."""
+        return RoundedExp2().relative_error
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return 2**x of an array of any shape."""
+        return _EX2(x)
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the result as both bounds."""
+        return _EX2.bounds(x)
+
+    def log2(self, x: Floats) -> Floats:
+        """Return log2 of sums [M]."""
+        return _LG2(x)
+
+    def log(self, x: Floats) -> Floats:
+        """Return the natural logarithms of sums [M]: log2 times ln 2, rounded."""
+        return _LG2(x) * LN_2
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MufuReciprocal(Reciprocal):
+    """1/x of ``rcp.approx.ftz.f32`` on Hopper.
+
+    Examples
+    --------
+    >>> MufuReciprocal()(np.array([3.0], np.float32))
+    array([0.33333334], dtype=float32)
+    """
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return 1/x of an array of any shape."""
+        return _RCP(x)
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the result as both bounds."""
+        return _RCP.bounds(x)
+
+    @property
+    def relative_error(self) -> float:
+        """Bound that the documentation of the instruction implies."""
+        return RoundedReciprocal(1).relative_error

@@ -1,0 +1,60 @@
+"""FlashAttention's own kernels on an H200 have lowprec's bits, with the GPU's special functions."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.special.mufu import MufuExp2, MufuReciprocal
+
+FOLDER = Path(__file__).parents[2] / "reference_data" / "capture"
+sys.path.insert(0, str(FOLDER))
+recorded = importlib.import_module("attention_cases")
+sys.path.remove(str(FOLDER))
+
+DIGESTS = json.loads((FOLDER / "h200_attention.json").read_text())["cases"]
+CASES = [case for kernel in recorded.KERNELS for case in recorded.cases(kernel)]
+CORE = lp.accumulators["hopper_bf16"]
+
+
+def on_hopper(name: str) -> Any:
+    """Return a kernel with Hopper's special functions and, for those written for Ampere, with its tensor core."""
+    core = {"scores": CORE, "values": CORE} if name.startswith("flash2") else {}
+    return lp.attentions[name].with_(exp2=MufuExp2(), reciprocal=MufuReciprocal(), **core)
+
+
+def attend(case: Any, kernel: Any) -> tuple[Any, Any]:
+    """Return the words of the output [B, M, H, D] and of the log-sum-exp [B, H, M]."""
+    *codes, scales = case.operands()
+    dtype = ml_dtypes.float8_e4m3fn if case.kernel.is_fp8 else ml_dtypes.bfloat16
+    q, k, v = (x.view(dtype).astype(np.float32).transpose(0, 2, 1, 3) for x in codes)
+    found = lp.attention(
+        q, k, v, kernel=kernel, causal=case.kernel.causal, scale=float(np.float32(q.shape[-1] ** -0.5)),
+        splits=case.splits, descale=tuple(scales) if case.kernel.is_fp8 else None,
+    )  # fmt: skip
+    out = np.ascontiguousarray(found.out.transpose(0, 2, 1, 3)).view(np.uint32) >> np.uint32(16)
+    return out.astype(np.uint16), found.lse.view(np.uint32)
+
+
+@pytest.mark.sampled(6, default=24)
+@pytest.mark.parametrize("case", CASES, ids=[case.key for case in CASES])
+def test_a_kernel_has_the_bits_of_the_gpu(case: Any) -> None:
+    digests = DIGESTS[case.key]
+    assert recorded.digest_of(*case.operands()) == digests["operands"]
+    out, lse = attend(case, on_hopper(case.kernel.entry))
+    assert (recorded.digest_of(out), recorded.digest_of(lse)) == (digests["out"], digests["lse"])
+
+
+@pytest.mark.parametrize("kernel", recorded.KERNELS, ids=[kernel.name for kernel in recorded.KERNELS])
+def test_correctly_rounded_functions_have_other_bits(kernel: Any) -> None:
+    """The substitute for unpublished functions differs in outputs or log-sum-exps."""
+    case = next(case for case in recorded.cases(kernel) if case.keys == 300)
+    out, lse = attend(case, lp.attentions[kernel.entry])
+    digests = DIGESTS[case.key]
+    assert (recorded.digest_of(out), recorded.digest_of(lse)) != (digests["out"], digests["lse"])
