@@ -37,7 +37,8 @@ for _order in (
             source=f"Triton, ReduceOpToLLVM.cpp of 2026: tl.sum of a loaded float32 row, 4 warps; {_UNVERIFIED}"),
     Threads("torch_cuda_reduce", torch_cuda_launches(16), lanes=512, inside="by_place", from_zero=True,
             sum_formats=_WIDE[:1],
-            source=f"PyTorch 2.13, ATen/native/cuda/Reduce.cuh: 16 or more contiguous rows; {_UNVERIFIED}"),
+            source="PyTorch 2.13, ATen/native/cuda/Reduce.cuh: 16 or more contiguous rows; "
+            "0 of 2,522 sums of an H200 differ (PyTorch 2.11)"),
 ):  # fmt: skip
     orders.register(_order.name, _order)
 orders.seal()

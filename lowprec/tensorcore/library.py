@@ -173,17 +173,26 @@ def _halves(start: int, stop: int, longest: int) -> tuple[tuple[int, int], ...]:
     return _halves(start, middle, longest) + _halves(middle, stop, longest)
 
 
+_H200 = "results of an H200 differ (PyTorch 2.11, CUDA 13.0)"
 _one_chain = functools.partial(GemmLibrary, apply_scales_at="end", promote_every=None)
 gemm_libraries: Registry[GemmLibrary] = Registry("library", GemmLibrary)
 """Catalogue of GEMM libraries."""
 for _library in (
-    GemmLibrary("deepgemm", source="DeepGEMM sm90 1D2D and 1D1D kernels: scales per 128 of k; wgrad adds onto float32"),
-    GemmLibrary("cublaslt", apply_scales_at="end", source="cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0"),
+    GemmLibrary(
+        "deepgemm",
+        source="DeepGEMM sm90 1D2D and 1D1D kernels: scales per 128 of k; wgrad adds onto float32; "
+        f"cuBLASLt with scales per 1x128 and 128x128: 0 of 40,960 {_H200}",
+    ),
+    GemmLibrary(
+        "cublaslt",
+        apply_scales_at="end",
+        source=f"cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0; scales per tensor: 0 of 418,304 {_H200}",
+    ),
     GemmLibrary(
         "cublaslt_fast",
         apply_scales_at="end",
         promote_every=None,
-        source="cuBLASLt with fast accumulation: mmaemu 0.1.0",
+        source=f"cuBLASLt with fast accumulation: mmaemu 0.1.0; scales per tensor, K not split: 0 of 385,536 {_H200}",
     ),
     GemmLibrary(
         "cutlass_2xacc", apply_scales_at="end", source="CUTLASS example 54: four instructions, then a float32 addition"
@@ -222,7 +231,8 @@ for _library in (
     _one_chain(
         "batch_invariant_ops",
         round_through="float16",
-        source="batch_invariant_ops.py, matmul_kernel_persistent: results of all types but FP8 pass through float16",
+        source="batch_invariant_ops.py, matmul_kernel_persistent: results of all types but FP8 pass through float16; "
+        "not in SGLang's of 2026: with round_through='float32', 0 of 427,280 results of an H200 differ (Triton 3.6)",
     ),
 ):
     gemm_libraries.register(_library.name, _library)

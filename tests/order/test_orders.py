@@ -180,3 +180,12 @@ def test_few_elements_have_the_start_and_the_products_of_their_own_rule():
     assert rule(3).dot([-1.0, 1 + 2**-12, 0.0], [1 + 2**-11, 1 + 2**-12, 0.0]) == 2.0**-24
     with pytest.raises(TypeError, match="few must be of class OrderRule or None, got 'sequential'"):
         Lanes("mine", few="sequential")
+
+
+def test_named_orders_are_those_of_norms():
+    for n in (48, 208, 1040):
+        liger = lp.norms["liger_rms_norm"].order
+        assert (lp.orders["triton_tree"](n) == liger(n, fma=False)) == (n < 1040)  # more warps from 1,040 on
+    assert lp.orders["cub_block"](1555) == lp.norms["vllm_rms_norm"].order(1555, fma=False)
+    assert lp.orders["warp_butterfly"](32) == lp.orders["halving"](32)
+    assert str(lp.orders["warp_butterfly"](5)) == "sum(x[0], x[4], x[2]) + (x[1] + x[3])"

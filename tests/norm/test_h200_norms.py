@@ -1,0 +1,58 @@
+"""Norms, softmax and sums of PyTorch and Triton have the bits of an H200, where these are decided."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from recordings import h200, inputs_of_h200
+
+import lowprec as lp
+
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+NORMS = ["torch_cuda_softmax", "torch_cuda_log_softmax", "torch_cuda_rms_norm", "llama_rms_norm_cuda", "liger_rms_norm"]
+
+
+def operands(name, dtype, n):
+    """Return dy, and the arguments of a norm of two rows."""
+    bell = inputs_of_h200().bell
+    x, dy, weight = bell(1, 2, n, scale=3), bell(2, 2, n), bell(3, n) + np.float32(1)
+    x, dy, weight = (v.astype(DTYPES[dtype]) for v in (x, dy, weight))
+    return dy, ((x,) if "softmax" in name else (x, weight))
+
+
+def bits(x):
+    return np.ascontiguousarray(x).view(f"i{x.itemsize}")
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_an_h200(name, dtype):
+    norm = lp.norms[f"{name}_16" if name.startswith("liger") and dtype != "float32" else name]
+    sizes = [n for n in inputs_of_h200().NORM_SIZES if norm.order.is_defined_for(n)]
+    compared = 0
+    for n in sizes:
+        dy, given = operands(name, dtype, n)
+        unknown = norm.undecided(*given, eps=1e-6)[0]
+        right = h200()[f"{name}/{dtype}/{n}/y"]
+        assert (bits(norm(*given, eps=1e-6)[0]) == right)[~unknown].all(), n
+        compared += (~unknown).sum()
+        if dtype != "float32" and (norm.backward_order or norm.order).is_defined_for(n):
+            right = h200()[f"{name}/{dtype}/{n}/dx"]
+            assert (bits(norm.gradient(dy, *given, eps=1e-6).dx[0]) == right).all(), n
+    assert dtype == "float32" or compared > 0.99 * sum(sizes)
+
+
+@pytest.mark.slow
+def test_sums_of_an_h200():
+    program, norm = inputs_of_h200(), lp.norms["llama_rms_norm_cuda"]  # whose orders are those of the sums
+    for n in program.SUM_SIZES:
+        for rows in program.SUM_ROWS if n < 2000 else (1, 17):  # long orders take time to build
+            order = norm.order_for(rows)(n)
+            assert (bits(order.sum(program.bell(5, rows, n, scale=3))) == h200()[f"sum/{rows}/{n}"]).all(), (rows, n)
+
+
+def test_few_bits_of_bfloat16_are_undecided_and_most_of_float32():
+    x = inputs_of_h200().bell(1, 4, 512)
+    assert lp.norms["vllm_rms_norm"].undecided(x).mean() > 0.5
+    for name in ("vllm_rms_norm_16", "batch_invariant_rms_norm_16"):
+        assert lp.norms[name].undecided(x.astype(ml_dtypes.bfloat16)).mean() < 0.01

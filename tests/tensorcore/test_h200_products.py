@@ -1,0 +1,78 @@
+"""Products of PyTorch have the bits of an H200: in one chain along K, in parts of K, and with scales."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from recordings import h200, inputs_of_h200
+
+import lowprec as lp
+from lowprec.scaling.quantize import Granularity, Quantized
+
+PROGRAM = inputs_of_h200()
+#: Parts into which cuBLAS splits K; one for the other shapes.
+PARTS = {
+    "bfloat16": {(16, 512, 4096): 3, (128, 128, 7168): 5, (1, 256, 4096): 3},
+    "float32": {(64, 64, 64): 2, (64, 128, 128): 4, (128, 128, 512): 8, (64, 256, 1024): 16, (16, 512, 4096): 26,
+                (128, 128, 7168): 32, (8, 1024, 2048): 16, (256, 512, 2048): 8},
+}  # fmt: skip
+PARTS["float16"] = PARTS["bfloat16"]
+TILE = {"bfloat16": 64, "float16": 64, "float32": 8}
+UNITS = {"bfloat16": "hopper_bf16", "float16": "hopper_f16", "float32": "hopper_tf32"}
+
+
+def corners(m, n, k, scale=1.0):
+    """Return the rows of both operands that the recorded part of a product is made of."""
+    a, b = PROGRAM.bell(10, m, k, scale=scale), PROGRAM.bell(11, n, k, scale=scale)
+    return a[: PROGRAM.ROWS], b[: PROGRAM.COLUMNS]
+
+
+def codes(x, dtype):
+    """Return codes of a dtype; cuBLAS rounds float32 to TF32, to nearest even."""
+    if dtype == "float32":
+        return lp.round_to(x, "tf32").view(np.uint32)
+    return x.astype({"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}[dtype]).view(np.uint16)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", UNITS)
+def test_products_of_an_h200(dtype):
+    kind = {"a_format": "float32", "b_format": "float32"} if dtype == "float32" else {}
+    for shape in PROGRAM.SHAPES:
+        if dtype == "float32" and shape[0] == 1:
+            continue  # a product of a matrix and a vector, without a tensor core
+        a, b = (codes(x, dtype) for x in corners(*shape))
+        tiles = -(-shape[2] // TILE[dtype])
+        step = -(-tiles // PARTS[dtype].get(shape, 1)) * TILE[dtype]
+        parts = [lp.mma(a[:, i : i + step], b[:, i : i + step], accumulator=UNITS[dtype], **kind)
+                 for i in range(0, shape[2], step)]  # fmt: skip
+        total = sum(parts[1:], parts[0])
+        name = f"mm/{dtype}/{shape[0]}x{shape[1]}x{shape[2]}"
+        assert (total.view(np.int32) == h200()[name]).all(), name
+
+
+def quantized(x, scale, rows, columns):
+    return Quantized(
+        lp.encode(x, "e4m3fn"), np.asarray(scale, np.float32), lp.formats["e4m3fn"], Granularity(rows, columns)
+    )
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("shape", PROGRAM.SHAPES, ids=str)
+def test_scaled_products_of_an_h200(shape):
+    m, n, k = shape
+    a, b = corners(*shape, scale=8)
+    one = quantized(a, [[0.0173]], None, None), quantized(b, [[1.37]], None, None)
+    plain = quantized(a, [[1]], None, None), quantized(b, [[1]], None, None)
+    by_row = PROGRAM.positive(12, m, 1)[: len(a)], PROGRAM.positive(13, 1, n)[:, : len(b)]
+    for speed, library in (("slow", "cublaslt"), ("fast", "cublaslt_fast")):
+        if (speed, shape) != ("fast", (128, 128, 7168)):  # in which K is split
+            right = h200()[f"scaled/tensor/{speed}/{m}x{n}x{k}"]
+            assert (lp.gemm(*one, library=library).view(np.int32) == right).all()
+        # cuBLAS multiplies scales of rows one after the other.
+        total = lp.gemm(*plain, library=library) * by_row[1] * by_row[0]
+        assert (total.view(np.int32) == h200()[f"scaled/row/{speed}/{m}x{n}x{k}"]).all()
+    if k % 128 == 0:
+        sa, sb = PROGRAM.positive(14, k // 128, m).T[: len(a)], PROGRAM.positive(15, k // 128, n).T[: len(b)]
+        total = lp.gemm(quantized(a, sa, 1, 128), quantized(b, sb, 1, 128), out_format="bfloat16", library="deepgemm")
+        right = h200()[f"scaled/block/{m}x{n}x{k}"].astype(np.int32) << 16
+        assert (total.view(np.int32) == right).all()
