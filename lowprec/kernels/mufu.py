@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from lowprec._jit import kernel
+from lowprec._jit import bits32, float32_from_bits, fma32, kernel
 
+F, U = np.float32, np.uint32
 _FRACTION, _ONE, _INFINITY, _NAN, _SIGN = (1 << 23) - 1, 1 << 23, 0x7F800000, 0x7FFFFFFF, 1 << 31
 
 
@@ -144,3 +145,44 @@ def lg2(x: Any, table: Any, squares: Any, out: Any) -> None:
                 top += 1
             significand = fixed >> top - 23 if top >= 23 else fixed << 23 - top
             out[i] = sign | (top + 90 << 23) + significand if fixed else sign
+
+
+@kernel
+def reduce_expf(x: Any, fractions: Any, scales: Any) -> None:
+    """Write the arguments of 2**x and the powers of two whose product is e**x, as CUDA's expf; all are float32."""
+    for i in range(x.size):
+        share = fma32(x[i], F(0.0057249800302088), F(0.5))  # .sat: from 0 to 1, and 0 for NaN
+        share = F(0) if not share > F(0) else F(1) if share > F(1) else share
+        shifted = F(np.floor(np.float64(share) * 252.0 + 12582913.0))  # .rm; numbers near 1.5 * 2^23 are integers
+        whole = F(shifted - F(12583039.0))
+        fraction = fma32(x[i], F(1.4426950216293335), F(-whole))
+        fractions[i] = fma32(x[i], F(1.925963033500011e-08), fraction)
+        scales[i] = float32_from_bits(U(U(bits32(shifted)) << U(23)))
+
+
+_LOG = tuple(
+    map(F, (-0.13018856942653656, 0.1408461034297943, -0.1214862763881683, 0.139806106686592, -0.1668423563241959,
+            0.2001229971647263, -0.2499966919422150, 0.3333318233489990, -0.5))
+)  # fmt: skip
+
+
+@kernel
+def logf(x: Any, out: Any) -> None:
+    """Write the natural logarithm as CUDA's logf, a polynomial of fused multiply-adds; arrays are float32."""
+    for i in range(x.size):
+        small = x[i] < F(2.0**-126)
+        number = F(x[i] * F(8388608.0)) if small else x[i]
+        word: Any = np.int64(bits32(number)) & 0xFFFFFFFF
+        if number == F(0):
+            out[i] = F(-np.inf)
+        elif word >= _INFINITY:
+            out[i] = fma32(number, F(np.inf), F(np.inf))
+        else:
+            power: Any = np.int64(np.int32(word - 0x3F2AAAAB)) & ~_FRACTION
+            f = F(float32_from_bits(U(word - power)) - F(1))
+            exponent = fma32(F(power), F(2.0**-23), F(-23) if small else F(0))
+            y = fma32(f, _LOG[0], _LOG[1])
+            for k in range(2, 9):
+                y = fma32(f, y, _LOG[k])
+            y = fma32(f, F(f * y), f)
+            out[i] = fma32(exponent, F(0.6931471824645996), y)

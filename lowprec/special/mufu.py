@@ -93,6 +93,45 @@ class MufuFunction(Value):
         return out, out
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class CudaFunction(Value):
+    """Function of CUDA's library on Hopper, as nvcc 13.0 compiles it without ``--use_fast_math``.
+
+    Parameters
+    ----------
+    function : {"exp", "log"}
+        ``expf``, which is ``ex2.approx.ftz.f32`` of the fraction of x log2(e), or ``logf``.
+
+    Examples
+    --------
+    >>> CudaFunction("exp")(np.array([1.0, -104.0], np.float32))
+    array([2.7182817, 0.       ], dtype=float32)
+    """
+
+    function: Literal["exp", "log"]
+
+    is_published = True
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        check_choice("CudaFunction", "function", self.function, ("exp", "log"))
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return the function of an array of any shape."""
+        x = np.ascontiguousarray(x, np.float32)
+        out, scales = np.empty_like(x), np.empty_like(x)
+        if self.function == "log":
+            kernels.logf(x.reshape(-1), out.reshape(-1))
+            return out
+        kernels.reduce_expf(x.reshape(-1), out.reshape(-1), scales.reshape(-1))
+        return _EX2(out) * scales
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the result as both bounds, because its bits are known."""
+        out = self(x)
+        return out, out
+
+
 _EX2, _LG2, _RCP = MufuFunction("ex2"), MufuFunction("lg2"), MufuFunction("rcp")
 
 

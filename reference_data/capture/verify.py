@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from capture import check, collect, collect_digests, describe
@@ -23,7 +24,7 @@ from capture_special import BINARY, CONVERSIONS, FUNCTIONS, MANTISSA, OCTAVES, d
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.special.mufu import MufuFunction
+from lowprec.special.mufu import CudaFunction, MufuFunction
 
 Model = Callable[[Codes], Codes]
 SPECIAL = {*FUNCTIONS, *CONVERSIONS, *BINARY}
@@ -150,6 +151,18 @@ def _mufu(function: str, flush: bool = True) -> Model:
     return lambda words: compute(words.view(np.float32)).view(np.uint32)
 
 
+def _cuda(function: Literal["exp", "log"]) -> Model:
+    """Return a function of CUDA's library; all NaN have one word."""
+    compute = CudaFunction(function)
+
+    def words_of(words: Codes) -> Codes:
+        with np.errstate(all="ignore"):
+            y = compute(words.view(np.float32))
+        return np.where(np.isnan(y), np.uint32(0x7FFFFFFF), y.view(np.uint32))
+
+    return words_of
+
+
 def _conversion(fmt: str, nan: int) -> Model:
     """Return the conversion of x in the low and of -x in the high half of a word; NaN has one code."""
 
@@ -175,6 +188,7 @@ def _to_tf32(words: Codes) -> Codes:
 MODELS: dict[str, Model] = {
     **{f"{name}.approx.ftz.f32": _mufu(name) for name in ("ex2", "lg2", "rcp", "rsqrt", "sqrt")},
     **{f"{name}.approx.f32": _mufu(name, False) for name in ("ex2", "lg2", "rsqrt", "sqrt")},
+    "expf": _cuda("exp"), "logf": _cuda("log"),
     "cvt.rn.satfinite.e4m3x2.f32": _conversion("e4m3fn", 0x7F),
     "cvt.rn.satfinite.e5m2x2.f32": _conversion("e5m2", 0x7F),
     "cvt.rn.bf16x2.f32": _conversion("bfloat16", 0x7FFF), "cvt.rn.f16x2.f32": _conversion("float16", 0x7FFF),

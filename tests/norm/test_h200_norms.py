@@ -6,6 +6,7 @@ import pytest
 from recordings import h200, inputs_of_h200
 
 import lowprec as lp
+from lowprec.special.mufu import CudaFunction, MufuFunction
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 NORMS = ["torch_cuda_softmax", "torch_cuda_log_softmax", "torch_cuda_rms_norm", "llama_rms_norm_cuda", "liger_rms_norm"]
@@ -40,6 +41,24 @@ def test_norms_of_an_h200(name, dtype):
             right = h200()[f"{name}/{dtype}/{n}/dx"]
             assert (bits(norm.gradient(dy, *given, eps=1e-6).dx[0]) == right).all(), n
     assert dtype == "float32" or compared > 0.99 * sum(sizes)
+
+
+HOPPER = (("exp", CudaFunction("exp")), ("log", CudaFunction("log")), ("rsqrt", MufuFunction("rsqrt", flush=False)))
+
+
+@pytest.mark.sampled(1, default=2)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NORMS[:4])
+def test_with_hopper_s_functions_all_outputs_are_those_of_an_h200(name, dtype):
+    norm = lp.norms[name]
+    used = {function for function, _ in norm.functions}
+    norm = norm.with_(functions=tuple(pair for pair in HOPPER if pair[0] in used))
+    for n in (n for n in inputs_of_h200().NORM_SIZES if norm.order.is_defined_for(n)):
+        dy, given = operands(name, dtype, n)
+        assert not norm.undecided(*given, eps=1e-6).any()
+        assert (bits(norm(*given, eps=1e-6)[0]) == h200()[f"{name}/{dtype}/{n}/y"]).all(), n
+        if f"{name}/{dtype}/{n}/dx" in h200() and (norm.backward_order or norm.order).is_defined_for(n):
+            assert (bits(norm.gradient(dy, *given, eps=1e-6).dx[0]) == h200()[f"{name}/{dtype}/{n}/dx"]).all(), n
 
 
 @pytest.mark.slow
