@@ -98,6 +98,7 @@ _HALF: dict[str, Any] = {"output_format": FLOAT16}
 _FP22: dict[str, Any] = {"output_format": FP22}
 _NONE = "no recordings"
 _H200, _ZERO = "an H200, C and chains included", "; not zero_exponent"  # reference_data/capture/h200_tensor_cores.npz
+_CONFIRMED = {"hopper": (f"{_H200}{_ZERO}", _H200, _H200)}  # of float16, its float16 results and bfloat16, and TF32
 _ADA = ("RTX Ada", "L40S")
 _GPUS: dict[str, tuple[str, ...]] = {
     "ampere": ("A100", "A2"), "ada": _ADA, "hopper": ("H100", "H200"), "blackwell": ("B200",), "rtx_blackwell": (),
@@ -120,9 +121,7 @@ for _chip, _group, _bits in (
     _gpus = _GPUS[_chip]
     _note = _recorded(*_gpus, note=_ONE) if _gpus else _NONE
     _short = _recorded(*_gpus, note=" with K = 4") if _gpus else _NONE
-    _float16 = _note
-    if _chip == "hopper":
-        _float16, _note, _short = f"{_H200}{_ZERO}", _H200, _H200
+    _float16, _note, _short = _CONFIRMED.get(_chip, (_note, _note, _short))
     _add(f"{_chip}_f16", _group, _bits, -108 - _bits, _F16, _float16)
     _add(f"{_chip}_f16_f16", _group, _bits, 4 - _bits, _F16, _note, **_HALF)
     _add(f"{_chip}_bf16", _group, _bits, -108 - _bits, _BF16, _note)
