@@ -41,7 +41,7 @@ test_what_is_refused = refusals(
         ("lp.formats['E4M3']", UnknownNameError, "'e4m3fn' is the E4M3 of OCP"),
         ("lp.formats['fp8_e4m3']", UnknownNameError, "'e4m3fn' is the E4M3 of OCP"),
         ("lp.formats['E5M2']", UnknownNameError, "did you mean 'e5m2'"),
-        ("lp.accumulators['h200']", UnknownNameError, "entries for H200 are 'hopper_fp8', 'hopper_f16'"),
+        ("lp.accumulators['h200']", UnknownNameError, "entries for H200 are 'hopper_fp8', 'hopper_fp8_f16'"),
         ("lp.accumulators['e5m2']", UnknownNameError, r"it is a format \(lowprec.formats\)"),
         ("lp.quantize([[1.0]], 'NVFP4')", UnknownNameError, "unknown word 'NVFP4' in 'NVFP4': did you mean 'nvfp4' or"),
         ("lp.quantize([[1.0]], 'hopper_fp8')", UnknownNameError, r"it is an accumulator \(lowprec.accumulators\)"),

@@ -342,6 +342,20 @@ def test_tensor_cores_of_an_h200_have_lowprec_s_bits(name: str) -> None:
     assert [row for row in rows if row.mismatches] == []
 
 
+@pytest.mark.parametrize("name", ["wgmma.f16.f16.f16", "wgmma.f32.bf16.bf16", "wgmma.f32.tf32.tf32"])
+def test_an_h200_decides_what_zeros_count_as(name: str) -> None:
+    whole = capture_file.load(FOLDER / "h200_tensor_cores.npz")
+    group = next(group for group in whole.groups if group.instruction == name)
+    arrays = {key: x[:1] for key, x in group.arrays.items()}  # two terms among zeros
+    tile = capture_file.Capture(whole.meta, [capture_file.Group(group.name, name, group.cases[:1], arrays)])
+    machine = lp.accumulators[verify.machine_of(cases.INSTRUCTIONS[name])]
+    for change, is_right in ((0, True), (-1, False), (1, False)):
+        other = machine.with_(zero_exponent=machine.zero_exponent + change)
+        with lp.accumulators.scoped({machine.name: other}):
+            (row,) = verify.compare(tile)
+        assert (row.mismatches == 0) == is_right
+
+
 @pytest.mark.sampled(1, default=1)
 @pytest.mark.parametrize("first", range(0, 200, 5))
 def test_digests_of_further_seeds_agree(first: int) -> None:
