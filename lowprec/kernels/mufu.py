@@ -40,6 +40,17 @@ def _interpolate(fraction: Any, low_bits: int, table: Any, squares: Any) -> Any:
 
 
 @kernel
+def _special(word: Any, at_zero: Any, at_infinity: Any) -> Any:
+    """Return the result of a function of positive numbers for any other number, NaN and infinity, and otherwise -1."""
+    field = word >> 23 & 255
+    if field == 0:
+        return at_zero
+    if word >> 31 or (field == 255 and word & _FRACTION):
+        return _NAN
+    return at_infinity if field == 255 else -1
+
+
+@kernel
 def ex2(x: Any, table: Any, squares: Any, out: Any) -> None:
     """Write 2**x. Bits of x below 2^-23 are dropped, and a negative fraction is the one's complement of the rest."""
     for i in range(x.size):
@@ -85,14 +96,9 @@ def rsqrt(x: Any, table: Any, squares: Any, out: Any) -> None:
     for i in range(x.size):
         word: Any = np.int64(x[i])
         sign, field, fraction = word & _SIGN, word >> 23 & 255, word & _FRACTION
-        if field == 255 and fraction:
-            out[i] = _NAN
-        elif field == 0:
-            out[i] = sign | _INFINITY
-        elif sign:
-            out[i] = _NAN
-        elif field == 255:
-            out[i] = 0
+        special = _special(word, sign | _INFINITY, 0)
+        if special >= 0:
+            out[i] = special
         else:
             odd = field + 1 & 1
             half = field - 127 - odd >> 1
@@ -106,14 +112,9 @@ def sqrt(x: Any, table: Any, squares: Any, out: Any) -> None:
     for i in range(x.size):
         word: Any = np.int64(x[i])
         sign, field, fraction = word & _SIGN, word >> 23 & 255, word & _FRACTION
-        if field == 255 and fraction:
-            out[i] = _NAN
-        elif field == 0:
-            out[i] = sign
-        elif sign:
-            out[i] = _NAN
-        elif field == 255:
-            out[i] = _INFINITY
+        special = _special(word, sign, _INFINITY)
+        if special >= 0:
+            out[i] = special
         else:
             odd = field + 1 & 1
             half = field - 127 - odd >> 1
@@ -126,14 +127,9 @@ def lg2(x: Any, table: Any, squares: Any, out: Any) -> None:
     for i in range(x.size):
         word: Any = np.int64(x[i])
         sign, field, fraction = word & _SIGN, word >> 23 & 255, word & _FRACTION
-        if field == 255 and fraction:
-            out[i] = _NAN
-        elif field == 0:
-            out[i] = _SIGN | _INFINITY
-        elif sign:
-            out[i] = _NAN
-        elif field == 255:
-            out[i] = _INFINITY
+        special = _special(word, _SIGN | _INFINITY, _INFINITY)
+        if special >= 0:
+            out[i] = special
         elif word == 127 << 23:
             out[i] = 0
         else:
@@ -149,7 +145,7 @@ def lg2(x: Any, table: Any, squares: Any, out: Any) -> None:
 
 @kernel
 def reduce_expf(x: Any, fractions: Any, scales: Any) -> None:
-    """Write the arguments of 2**x and the powers of two whose product is e**x, as CUDA's expf; all are float32."""
+    """Split e**x into 2**fraction and a power of two, as CUDA's expf does; write both in float32."""
     for i in range(x.size):
         share = fma32(x[i], F(0.0057249800302088), F(0.5))  # .sat: from 0 to 1, and 0 for NaN
         share = F(0) if not share > F(0) else F(1) if share > F(1) else share

@@ -1,9 +1,9 @@
 """The catalogue of accumulators: tensor cores and matrix cores as published, and two ideal sums.
 
 `validated_against` names the evidence for each: recordings of real GPUs (published with arXiv:2512.07004), which the
-tests repeat where these are installed, our own of an H200, or the source alone. `zero_exponent` is that of the source,
-MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results. An H200 confirms it for
-float16 results, bfloat16 and TF32; no recording of another GPU determines it.
+tests repeat where these are installed, recordings of an H200 in `reference_data/capture`, or the source alone.
+`zero_exponent` is that of the source, MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most
+float32 results. An H200 confirms it for float16 results, bfloat16 and TF32; no recording of another GPU determines it.
 """
 
 from __future__ import annotations

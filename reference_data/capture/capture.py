@@ -100,7 +100,7 @@ class Program:
         return d
 
     def binary(self, name: str, x: Codes, y: Codes) -> Codes:
-        """Run a function of two float32 on pairs, whose number is a multiple of 128; return words."""
+        """Run a function of two float32 on a multiple of 128 pairs; return words."""
         d = np.zeros(len(x), np.uint32)
         pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (x, y, d)]
         self._check(self.code.capture_binary(name.encode(), len(x), *pointers), name)
@@ -201,7 +201,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record what this machine's Hopper GPU returns.")
     parser.add_argument("out", type=Path, help="file to write (.npz)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--digests", type=int, default=200, help="further seeds, of whose outputs a SHA-256 is kept")
+    parser.add_argument(
+        "--digests", type=int, default=200, help="number of further seeds; the file keeps the SHA-256 of their outputs"
+    )
     parser.add_argument("--library", type=Path, help="a compiled capture.cu; without it nvcc compiles one")
     options = parser.parse_args()
     try:
