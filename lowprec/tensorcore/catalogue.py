@@ -98,8 +98,9 @@ _HALF: dict[str, Any] = {"output_format": FLOAT16}
 _FP22: dict[str, Any] = {"output_format": FP22}
 _NONE = "no recordings"
 _H200, _ZERO = "recordings of H200 with C and chains", "; not zero_exponent"  # reference_data/capture
-_BOTH = f"{_H200}, and of H100"
-_CONFIRMED = {"hopper": (f"{_BOTH}{_ZERO}", _BOTH, _BOTH)}  # of float16, its float16 results and bfloat16, and TF32
+_HOPPERS = f"{_H200}, and of H100"
+# Of float16, of its float16 results and bfloat16, and of TF32.
+_CONFIRMED = {"hopper": (f"{_HOPPERS}{_ZERO}", _HOPPERS, _HOPPERS)}
 _ADA = ("RTX Ada", "L40S")
 _GPUS: dict[str, tuple[str, ...]] = {
     "ampere": ("A100", "A2"), "ada": _ADA, "hopper": ("H100", "H200"), "blackwell": ("B200",), "rtx_blackwell": (),
@@ -107,7 +108,7 @@ _GPUS: dict[str, tuple[str, ...]] = {
 
 _WGMMA = "Hopper wgmma m64nNk32 (H100, H200): DeepSeek ISCA 2025 3.1; arXiv:2511.10909; arXiv:2512.07004"
 _ADA_FP8 = "Ada mma.sync m16n8k32 (L40S, RTX 40): arXiv:2511.10909; arXiv:2512.07004"
-_add("hopper_fp8", 32, 13, -133, _FP8, f"{_BOTH}{_ZERO}", source=_WGMMA, **_FP22)
+_add("hopper_fp8", 32, 13, -133, _FP8, f"{_HOPPERS}{_ZERO}", source=_WGMMA, **_FP22)
 _add("ada_fp8", 16, 13, -132, _FP8, _recorded(*_ADA), source=_ADA_FP8, **_FP22)
 _add("hopper_fp8_f16", 32, 13, -21, _FP8, f"{_H200}{_ZERO}", source=_SIM, **_HALF)
 _add("ada_fp8_f16", 16, 13, -20, _FP8, _recorded("RTX Ada"), source=_ADA_FP8, **_HALF)
@@ -129,7 +130,7 @@ for _chip, _group, _bits in (
     _add(f"{_chip}_tf32", _group // 2, _bits, -108 - _bits, _TF32, _short)
 _HMMA = "FP8 mma.sync m16n8k32, which these GPUs compile to two float16 instructions: found in the recordings"
 for _chip, _wide, _half in (
-    ("hopper", f"{_H200}{_ZERO}", f"{_BOTH}{_ZERO}"), ("blackwell", _recorded("B200"), _recorded("B200")),
+    ("hopper", f"{_H200}{_ZERO}", f"{_HOPPERS}{_ZERO}"), ("blackwell", _recorded("B200"), _recorded("B200")),
 ):  # fmt: skip
     _add(f"{_chip}_fp8_mma", 16, 25, -133, _FP8, _wide, kind=SplitF16Sum, source=_HMMA)
     _add(f"{_chip}_fp8_mma_f16", 16, 25, -21, _FP8, _half, kind=SplitF16Sum, source=_HMMA, **_HALF)
