@@ -307,7 +307,7 @@ def _check_options(
     if page_size is not None and (not multiple or page_size % multiple):
         allowed = f"a multiple of {multiple}" if multiple else "None"
         raise ValueError(f"attention: page_size must be {allowed} for {kernel}, got {page_size}")
-    if undecided and (softcap is not None or splits > 1):
+    if undecided and (softcap is not None or (splits > 1 and not kernel.is_determined)):
         raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
     for holds, reason in (
         (kernel.normalizes_p, "normalizes P"),

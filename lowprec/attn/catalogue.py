@@ -1,8 +1,8 @@
 """Attention kernels of public libraries.
 
 The fields follow the `source` of an entry, at commits 0251105 of Dao-AILab/flash-attention, 617264c of
-vllm-project/flash-attention, and those that it names. The bits of ``ex2.approx``, of the reciprocal and of the
-logarithm are not public: here they are correctly rounded.
+vllm-project/flash-attention, and those that it names. Entries for Hopper have the bits of its ``ex2.approx``,
+reciprocal and logarithm (`lowprec.special.mufu`). Those of other GPUs are not known: here they are correctly rounded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from ..format.policy import policies
 from ..registry import Registry
 from ..special.cpu import CpuExp, SleefExp, TorchExp, TorchFastExp
 from ..special.exp2 import PolynomialExp2
-from ..special.reciprocal import RoundedQuotient, RoundedReciprocal
+from ..special.mufu import MufuExp2, MufuQuotient, MufuReciprocal
+from ..special.reciprocal import RoundedReciprocal
 from ..tensorcore.catalogue import accumulators
 from .cpu import LaneSum, TorchCpu, TorchMath
 from .kernel import AttentionKernel, GradientTile
@@ -47,13 +48,14 @@ from .tiles import ALL_KEYS, ANY_SIZE, KeyTile
 attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
 """Catalogue of attention kernels."""
 
-_STAND_IN = (
-    "exp2 of MUFU, reciprocal, logarithm and tanh: correctly rounded; a sum's rescaling, shifts and log-sum-exps: "
-    "contracted as in compiled wheels; a sink's operations: as its source writes them"
+_CONTRACTED = (
+    "tanh: correctly rounded; a sum's rescaling, shifts and log-sum-exps: contracted as in compiled wheels; a sink's "
+    "operations: as its source writes them"
 )
-_MLA_STAND_IN = (
-    "exp2 and logarithm of MUFU, reciprocal: correctly rounded; the log-sum-exp: log2(sum) ln 2 + (maximum ln 2), the "
-    "latter in place of a division by log2(e), contracted; splits: all have the same number of tiles"
+_STAND_IN = f"exp2 and logarithm of MUFU, reciprocal: correctly rounded; {_CONTRACTED}"
+_MLA_DECIDED = (
+    "the log-sum-exp: log2(sum) ln 2 + (maximum ln 2), the latter in place of a division by log2(e), contracted; "
+    "splits: all have the same number of tiles"
 )
 _FA2 = (
     "csrc/flash_attn/src/softmax.h, flash_fwd_launch_template.h, flash_bwd_kernel.h, flash_bwd_launch_template.h; "
@@ -97,10 +99,9 @@ _FLASHINFER = (
     "(StandardFP8Attention), quantization/mainloop_mma.cuh, quantization/prefill_sm90.cuh, utils.cuh; "
     "flashinfer/jit/core.py: -use_fast_math"
 )
-_FLASHINFER_STAND_IN = (
-    "exp2 and logarithm of MUFU, divisions: correctly rounded; arguments of exp2, a sum's rescaling and log-sum-exps: "
-    "contracted; with pages and a window, V of a last tile without visible keys: the tile's own, where the source "
-    "loads tile 0"
+_FLASHINFER_DECIDED = (
+    "arguments of exp2, a sum's rescaling and log-sum-exps: contracted; with pages and a window, V of a last tile "
+    "without visible keys: the tile's own, where the source loads tile 0"
 )
 _SAGE = (
     "thu-ml/SageAttention at d1a57a5, csrc/qattn/qk_int_sv_f8_cuda_sm89.cuh, attn_utils.cuh; csrc/mma.cuh, math.cuh; "
@@ -131,7 +132,7 @@ _E2M1, _E4M3, _BF16, _FLOAT32 = (formats[name] for name in ("e2m1fn", "e4m3fn", 
 def _of(chip: str, suffix: str) -> dict[str, Any]:
     """Return the fields that depend on a tensor core: the accumulators of both products, and the formats."""
     core, element = accumulators[f"{chip}_{suffix}"], _E4M3 if suffix == "fp8" else _BF16
-    return {"scores": core, "values": core, "operands": element, "p_format": element, "decided": _STAND_IN}
+    return {"scores": core, "values": core, "operands": element, "p_format": element}
 
 
 _HOPPER_FP8 = (
@@ -187,12 +188,15 @@ _AMPERE_COMBINE = Combine(
 _MLA_COMBINE = Combine(by_total=True, skips_zeros=False, empty_lse=float("inf"), divides_all=True, in_octaves=True)
 _AMPERE: dict[str, Any] = {
     "empty_scale": 1.0, "lse": NatsLogSumExp(empty=float("inf"), from_scale=True), "softcap": True,
+    "decided": _STAND_IN,
 }  # fmt: skip
-_HOPPER: dict[str, Any] = {"softcap": True, "combine": _HOPPER_COMBINE}
+_MUFU: dict[str, Any] = {"exp2": MufuExp2(), "reciprocal": MufuReciprocal()}
+_AMPERE_ON_HOPPER: dict[str, Any] = {**_AMPERE, **_MUFU, "decided": _CONTRACTED}
+_HOPPER: dict[str, Any] = {**_MUFU, "softcap": True, "combine": _HOPPER_COMBINE, "decided": _CONTRACTED}
 _BLACKWELL_SOFTMAX: dict[str, Any] = {
     "row_sum": PackedPairSum(), "flush_subnormals": False, "rounded_log2_e": True,
     "empty_scale": 1.0, "lse": OctavesLogSumExp(), "source": _FA4, "sink": OffsetSink(),
-    "combine": Combine(((64, 16), (256, 32)), scaled=True),
+    "combine": Combine(((64, 16), (256, 32)), scaled=True), "decided": _STAND_IN,
 }  # fmt: skip
 # Degree 3, flash_attn/cute/utils.py: POLY_EX2.
 _CUBIC = (1.0, 0.695146143436431884765625, 0.227564394474029541015625, 0.077119089663028717041015625)
@@ -243,6 +247,14 @@ for _kernel in (
         combine=_AMPERE_COMBINE, source=_SPLIT, **_AMPERE,
     ),
     AttentionKernel(
+        "flash2_hopper", **_of("hopper", "bf16"), key_tiles=_AMPERE_BF16, schedule=FlashAttention2(),
+        gradient_tiles=_AMPERE_GRADIENT, source=_FA2, **_AMPERE_ON_HOPPER,
+    ),
+    AttentionKernel(
+        "flash2_splitkv_hopper", **_of("hopper", "bf16"), key_tiles=_AMPERE_SPLIT, schedule=_AMPERE_SPLIT_SCHEDULE,
+        combine=_AMPERE_COMBINE, source=_SPLIT, **_AMPERE_ON_HOPPER,
+    ),
+    AttentionKernel(
         "fa3_bf16", **_of("hopper", "bf16"), key_tiles=_HOPPER_BF16,
         schedule=_HOPPER_BF16_PAGED, **_HOPPER,
         gradient_tiles=_HOPPER_GRADIENT, source=_FA3_BF16,
@@ -264,23 +276,23 @@ for _kernel in (
         **_BLACKWELL_SOFTMAX,
     ),
     AttentionKernel(
-        "flashmla_dense", **(_of("hopper", "bf16") | {"decided": _MLA_STAND_IN}),
+        "flashmla_dense", **_of("hopper", "bf16"), **_MUFU, decided=_MLA_DECIDED,
         key_tiles=(KeyTile(576, 64, 64, 64, 64, value_dim=512),),
         schedule=FlashMla(), row_sum=QuadPairSum(), p_policy=policies["ieee"], last_tile_first=False,
         empty_scale=1.0, lse=TermwiseLogSumExp(empty=float("inf")), source=_MLA,
         combine=_MLA_COMBINE,
     ),
     AttentionKernel(
-        "flashmla_fp8", **(_of("hopper", "bf16") | {"decided": _MLA_STAND_IN}),
+        "flashmla_fp8", **_of("hopper", "bf16"), **_MUFU, decided=_MLA_DECIDED,
         key_tiles=(KeyTile(512, 64, 64, 64, 64), KeyTile(576, 64, 64, 64, 64, value_dim=512)),
         schedule=FlashMlaSparse(), row_sum=QuadTileSum(), p_policy=policies["ieee"], last_tile_first=False,
         rounded_log2_e=True, lse=TermwiseLogSumExp(empty=float("inf")), sink=DivisorSink(), combine=_MLA_COMBINE,
         source=_MLA_SPARSE,
     ),
     AttentionKernel(
-        "flashinfer_fp8", **(_of("hopper", "fp8") | {"decided": _FLASHINFER_STAND_IN}), key_tiles=_FLASHINFER_FP8,
-        schedule=FlashInfer(_FLASHINFER_PAGED), p_scale=448.0, reciprocal=RoundedQuotient(), descale_first=True,
-        lse=Base2LogSumExp(), source=_FLASHINFER,
+        "flashinfer_fp8", **_of("hopper", "fp8"), key_tiles=_FLASHINFER_FP8, schedule=FlashInfer(_FLASHINFER_PAGED),
+        p_scale=448.0, exp2=MufuExp2(), reciprocal=MufuQuotient(), descale_first=True, lse=Base2LogSumExp(),
+        source=_FLASHINFER, decided=_FLASHINFER_DECIDED,
     ),
     _sage("sage2", "ada_fp8", 448.0),
     _sage("sage2pp", "ada_fp8_f16", 2.25),

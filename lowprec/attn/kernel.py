@@ -293,9 +293,8 @@ class AttentionKernel(Value):
 
     @property
     def is_determined(self) -> bool:
-        """Whether the bits of 2^x and of 1/x are public."""
-        inverse = self.reciprocal
-        return self.exp2.is_published and isinstance(inverse, RoundedReciprocal) and inverse.ulps == 0
+        """Whether the bits of 2^x and of 1/x are known."""
+        return self.exp2.is_published and self.reciprocal.is_published
 
     @property
     def values_format(self) -> Format:

@@ -6,7 +6,7 @@ import decimal
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from .ieee import ieee_sum
 from .values import FLOAT32, Exact, decode, encode
@@ -69,6 +69,11 @@ def divided(a: Exact, b: Exact) -> Exact:
     return Fraction(0) if math.isinf(b) else rounded(Fraction(a) / Fraction(b))
 
 
+def reciprocal(x: Exact) -> Exact:
+    """Return 1 / x; NaN for NaN."""
+    return x if math.isnan(x) else divided(ONE, x)
+
+
 def tanh(x: Exact) -> Exact:
     """Return the hyperbolic tangent rounded to float32; a small number is returned unchanged."""
     if math.isnan(x):
@@ -107,6 +112,18 @@ def log2(x: Exact) -> Exact:
     if number.numerator & (number.numerator - 1) == 0 and number.denominator & (number.denominator - 1) == 0:
         return Fraction(number.numerator.bit_length() - number.denominator.bit_length())
     return rounded(by_digits(lambda d: DIGITS.divide(d.ln(DIGITS), LN_2), x))
+
+
+class SpecialFunctions(NamedTuple):
+    """2**x, log2 and 1/x of an attention kernel."""
+
+    name: str
+    exp2: Callable[[Exact], Exact]
+    log2: Callable[[Exact], Exact]
+    reciprocal: Callable[[Exact], Exact]
+
+
+ROUNDED = SpecialFunctions("correctly rounded", exp2, log2, reciprocal)
 
 
 def by_digits(function: Callable[[decimal.Decimal], decimal.Decimal], x: Exact) -> Fraction:

@@ -21,7 +21,7 @@ from .._checks import check_choice
 from .._values import Value, normalize_fields
 from ..kernels import mufu as kernels
 from .exp2 import LN_2, Exp2, RoundedExp2
-from .reciprocal import Reciprocal, RoundedReciprocal
+from .reciprocal import Reciprocal, RoundedReciprocal, flushed
 
 Floats = NDArray[np.float32]
 #: Rounding constants, in units of 2^-17 of the last place, which every C0 of a function includes.
@@ -182,6 +182,11 @@ class MufuReciprocal(Reciprocal):
     array([0.33333334], dtype=float32)
     """
 
+    @property
+    def is_published(self) -> bool:
+        """True, because the results of all inputs are known."""
+        return True
+
     def __call__(self, x: Floats) -> Floats:
         """Return 1/x of an array of any shape."""
         return _RCP(x)
@@ -194,3 +199,25 @@ class MufuReciprocal(Reciprocal):
     def relative_error(self) -> float:
         """Bound that the documentation of the instruction implies."""
         return RoundedReciprocal(1).relative_error
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MufuQuotient(MufuReciprocal):
+    """Quotient of a factor and a sum by ``div.full.ftz.f32`` on Hopper: (a s) rcp(b s), s = 1/4 for b above 2^126.
+
+    Examples
+    --------
+    >>> x = np.array([3.0, 2.0**127], np.float32)
+    >>> MufuQuotient().divide(np.float32(5), x), MufuReciprocal().divide(np.float32(5), x)
+    (array([1.6666667e+00, 2.9387359e-38], dtype=float32), array([1.6666667, 0.       ], dtype=float32))
+    """
+
+    def divide(self, factor: np.float32, x: Floats) -> Floats:
+        """Return factor / x, with subnormal operands and results as zero."""
+        scales = np.where(np.abs(x) > np.float32(2.0**126), np.float32(0.25), np.float32(1))
+        return flushed(flushed(factor * scales) * _RCP(x * scales))
+
+    def divide_bounds(self, factor: np.float32, x: Floats) -> tuple[Floats, Floats]:
+        """Return the result as both bounds."""
+        found = self.divide(factor, x)
+        return found, found

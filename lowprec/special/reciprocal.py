@@ -22,6 +22,11 @@ Floats = NDArray[np.float32]
 class Reciprocal(Value):
     """Base class of functions that compute 1/x of row sums."""
 
+    @property
+    @abstractmethod
+    def is_published(self) -> bool:
+        """Whether the bits are known; if not, a substitute within the documented bound computes them."""
+
     @abstractmethod
     def __call__(self, x: Floats) -> Floats:
         """Return 1/x of an array of any shape."""
@@ -72,6 +77,11 @@ class RoundedReciprocal(Reciprocal):
         check_int("RoundedReciprocal", "ulps", self.ulps, 0)
 
     @property
+    def is_published(self) -> bool:
+        """Whether the function is that of IEEE 754, not a substitute for an instruction."""
+        return self.ulps == 0
+
+    @property
     def relative_error(self) -> float:
         """Bound on the relative error: `ulps` from the correctly rounded result, plus its rounding of half an ulp."""
         return (self.ulps + 0.5) * 2.0**-23
@@ -84,30 +94,6 @@ class RoundedReciprocal(Reciprocal):
         """Return numbers `ulps` below and above the rounded result; the lower bound is 0 for x above 2^126."""
         low, high = around(np.float32(1) / x, self.ulps)
         return np.where(x > np.float32(2.0**126), np.float32(0), low), high
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class RoundedQuotient(RoundedReciprocal):
-    """Quotient of a factor and a sum, correctly rounded, in place of ``div.full.ftz.f32``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> x = np.array([3.0], np.float32)
-    >>> RoundedQuotient().divide(np.float32(5), x), RoundedReciprocal().divide(np.float32(5), x)
-    (array([1.6666666], dtype=float32), array([1.6666667], dtype=float32))
-    """
-
-    def divide(self, factor: np.float32, x: Floats) -> Floats:
-        """Return factor / x, rounded once."""
-        found = (flushed(factor) / flushed(x)) if self.flush else factor / x
-        return flushed(found) if self.flush else found
-
-    def divide_bounds(self, factor: np.float32, x: Floats) -> tuple[Floats, Floats]:
-        """Return numbers `ulps` below and above the rounded quotient; the lower bound is 0 if it may be subnormal."""
-        low, high = around(np.abs(self.divide(factor, x)), self.ulps)
-        low = np.where(low < np.float32(2.0**-126), np.float32(0), low)
-        return np.copysign(low, factor), np.copysign(high, factor)
 
 
 def flushed(x: Floats | np.float32) -> Floats:

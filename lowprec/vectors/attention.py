@@ -10,7 +10,8 @@ from typing import Any
 
 from ..oracle.accumulators import ACCUMULATORS
 from ..oracle.attention.forward import Attention
-from ..oracle.float32 import rounded, times
+from ..oracle.float32 import ROUNDED, SpecialFunctions, rounded, times
+from ..oracle.mufu import HOPPER
 from ..oracle.values import BFLOAT16, E4M3FN, FLOAT32, Exact, Fields
 from . import sage, sage3
 from .family import Choice, Family, Rule, SetSpec, Stream, one_of
@@ -27,7 +28,8 @@ _EMULATED = frozenset(j for j in range(32, 96) if j % 16 >= 12)
 
 def _kernel(chip: str, fmt: Fields, tile: int, **fields: Any) -> Attention:
     core = ACCUMULATORS[f"{chip}_{'fp8' if fmt == E4M3FN else 'bf16'}"]
-    return Attention(core, core, fmt, fmt, tile, **{"sum_order": "quad_fused", **fields})
+    given = {"sum_order": "quad_fused", "functions": HOPPER if chip == "hopper" else ROUNDED, **fields}
+    return Attention(core, core, fmt, fmt, tile, **given)
 
 
 _FA4: dict[str, Any] = {
@@ -56,6 +58,8 @@ _WRONG: dict[str, dict[str, Any]] = {
     "O added to float32 after each tile": {"promote_every": 1},
     "no polynomial": {"emulated": frozenset()},
     "log-sum-exp rounded twice": {"fused_lse": False},
+    "2^x, 1/x and log2 correctly rounded": {"functions": ROUNDED},
+    "2^x, 1/x and log2 of Hopper's MUFU": {"functions": HOPPER},
 }
 
 
@@ -87,7 +91,7 @@ class AttentionFamily(Family):
 
     name = "attention"
     choices = (Choice("KERNEL", one_of((*KERNELS, *_SAGES), "the oracle has the kernels")),)
-    about = "attention: output and log-sum-exp of one query, with 2^x, 1/x and log2 correctly rounded"
+    about = "attention: output and log-sum-exp of one query, with 2^x, 1/x and log2 of Hopper or correctly rounded"
     sets = (*KERNELS, *_SAGES)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
@@ -131,6 +135,8 @@ class AttentionFamily(Family):
 
 def _plain(value: Any) -> Any:
     """Return a field of a kernel as text, a number or a list."""
+    if isinstance(value, SpecialFunctions):
+        return value.name
     if isinstance(value, (frozenset, tuple)):
         return [float(x) for x in sorted(value, key=abs)]
     return float(value) if isinstance(value, Fraction) else str(value) if value == float("-inf") else value

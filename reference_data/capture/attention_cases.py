@@ -44,7 +44,8 @@ class Kernel:
 KERNELS = (
     Kernel("fa3_fp8_128_0", "fa3_fp8", True, 128), Kernel("fa3_fp8_128_1", "fa3_fp8", True, 128, causal=True),
     Kernel("fa3_fp8_64_0", "fa3_fp8", True, 64), Kernel("fa3_bf16_128_0", "fa3_bf16", False, 128),
-    Kernel("fa2_bf16_128_0", "flash2", False, 128), Kernel("fa2_split_128", "flash2_splitkv", False, 128, splits=True),
+    Kernel("fa2_bf16_128_0", "flash2_hopper", False, 128),
+    Kernel("fa2_split_128", "flash2_splitkv_hopper", False, 128, splits=True),
 )  # fmt: skip
 
 

@@ -18,8 +18,10 @@ from lowprec.attn.sums import Base2LogSumExp, OctavesLogSumExp, PackedPairSum
 from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention.forward import Attention
+from lowprec.oracle.float32 import ROUNDED, SpecialFunctions
+from lowprec.oracle.mufu import HOPPER
 from lowprec.special.exp2 import PolynomialExp2
-from lowprec.special.reciprocal import RoundedQuotient
+from lowprec.special.mufu import MufuExp2, MufuQuotient
 
 ALL = [lp.attentions[name] for name in lp.attentions]
 
@@ -31,7 +33,12 @@ class AnySize(FlashInfer):
     has_fixed_sizes = False
 
 
-GPU = [k.name for k in ALL if not (k.is_determined or k.schedule.has_scaled_maxima or "sage" in k.name)]
+GPU = [k.name for k in ALL if not (k.product_block or k.schedule.has_scaled_maxima or "sage" in k.name)]
+
+
+def functions_of(kernel: AttentionKernel) -> SpecialFunctions:
+    """Return the oracle's 2**x, log2 and 1/x of a kernel."""
+    return HOPPER if isinstance(kernel.exp2, MufuExp2) else ROUNDED
 
 
 def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:
@@ -55,8 +62,8 @@ def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:
         fields(kernel.p_format), tile, order, polynomial, emulated, kernel.p_offset, kernel.rescale_threshold,
         kernel.promote_every, kernel.last_tile_first, kernel.fused_scores, kernel.fused_shift, kernel.flush_subnormals,
         Fraction(kernel.empty_scale), kernel.lse.empty, isinstance(kernel.lse, OctavesLogSumExp), kernel.lse.fused,
-        plain_lse=isinstance(kernel.lse, Base2LogSumExp), divides=isinstance(kernel.reciprocal, RoundedQuotient),
-        p_scale=Fraction(kernel.p_scale),
+        plain_lse=isinstance(kernel.lse, Base2LogSumExp), divides=isinstance(kernel.reciprocal, MufuQuotient),
+        p_scale=Fraction(kernel.p_scale), functions=functions_of(kernel),
     )  # fmt: skip
 
 
@@ -171,7 +178,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "log-sum-exp rounded twice": ("fa3_bf16", {"fused_lse": False}),
     "log-sum-exp in octaves rounded twice": ("fa4_bf16", {"fused_lse": False}),
     "P not scaled": ("flashinfer_fp8", {"p_scale": Fraction(1)}),
-    "reciprocal times V's scale": ("flashinfer_fp8", {"divides": False}),
+    "correctly rounded functions": ("fa3_fp8", {"functions": ROUNDED}),
     "log-sum-exp to base e": ("flashinfer_fp8", {"plain_lse": False}),
     "FlashAttention-4's shift rounded twice": ("fa4_fp8", {"fused_shift": False}),
 }

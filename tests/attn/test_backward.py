@@ -16,6 +16,7 @@ from lowprec.attn.tiles import KeyTile
 from lowprec.kernels.attn import dot_rows
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention.backward import Backward
+from lowprec.oracle.mufu import HOPPER as MUFU
 from lowprec.oracle.values import FLOAT32, decode, encode, exact
 
 KERNEL = lp.attentions["flash2"].with_(
@@ -44,6 +45,7 @@ def hopper_rule(causal: bool) -> dict[str, Any]:
         "backwards": False,
         "last_key_first": causal,
         "bulk_adds": True,
+        "functions": MUFU,
     }
 
 

@@ -15,13 +15,15 @@ from lowprec.attn.paired import FlashMla
 from lowprec.attn.tiles import KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention.pairs import PairedAttention, SparseAttention, combined
+from lowprec.oracle.mufu import HOPPER
+from lowprec.special.exp2 import RoundedExp2
 
 TILE, ROWS = 16, 4
 KERNEL = lp.attentions["flashmla_dense"].with_(
     key_tiles=[KeyTile(d, TILE, TILE, TILE, ROWS, value_dim=8) for d in (16, 48, 64)],
     schedule=FlashMla(rotation=32, half=4),
 )
-RULE = PairedAttention(ACCUMULATORS["hopper_bf16"], fields(KERNEL.operands), TILE, 32, 4)
+RULE = PairedAttention(ACCUMULATORS["hopper_bf16"], fields(KERNEL.operands), TILE, 32, 4, functions=HOPPER)
 
 
 def operands(seed: int, m: int, n: int, d: int, spread: float) -> list[Any]:
@@ -55,7 +57,7 @@ def both(data: list[Any], *, causal: bool = False, splits: int = 1, scale: float
                     border, splits > 1,
                 ) for s in range(splits)
             ]  # fmt: skip
-            row, total = parts[0] if splits == 1 else combined(parts)
+            row, total = parts[0] if splits == 1 else combined(parts, functions=HOPPER)
             out.append(row)
             lse.append(total)
     bits = got.out.view(np.uint32).reshape(2 * m, -1).tolist(), got.lse.view(np.uint32).ravel().tolist()
@@ -132,7 +134,7 @@ def test_what_the_library_refuses() -> None:
     with pytest.raises(ValueError, match="page_size must be 64 for FlashMLA, got 128"):
         lp.attention(q, k, v, kernel=KERNEL, page_size=128)
     with pytest.raises(ValueError, match=r"undecided must be False for .* computes tiles in pairs"):
-        lp.attention(q, k, v, kernel=KERNEL, undecided=True)
+        lp.attention(q, k, v, kernel=KERNEL.with_(exp2=RoundedExp2()), undecided=True)
     for d, dv in ((64, 64), (576, 513)):
         x, y = np.zeros((1, d), np.float32), np.zeros((1, dv), np.float32)
         with pytest.raises(ValueError, match=f"sizes must be D = 576, Dv = 512 for .*, got D = {d}, Dv = {dv}"):
@@ -176,7 +178,7 @@ def both_sparse(
         *data, kernel=SPARSE, splits=splits, scale=scale, mask=seen, sinks=None if sink is None else [sink] * 2,
         out_format="float32",
     )  # fmt: skip
-    rule = SparseAttention(ACCUMULATORS["hopper_bf16"], fields(SPARSE.operands), TILE)
+    rule = SparseAttention(ACCUMULATORS["hopper_bf16"], fields(SPARSE.operands), TILE, functions=HOPPER)
     rule = dataclasses.replace(rule, **wrong)
     factor = Fraction(float(scale_of_scores(SPARSE, d**-0.5 if scale is None else scale, np.float32(1))))
     codes, logit = [lp.encode(x, "bfloat16").tolist() for x in data], None if sink is None else Fraction(sink)
@@ -190,7 +192,7 @@ def both_sparse(
                     range(s * each, min((s + 1) * each, tiles)), seen[i], splits > 1, logit,
                 ) for s in range(splits)
             ]  # fmt: skip
-            rows.append(parts[0] if splits == 1 else combined(parts))
+            rows.append(parts[0] if splits == 1 else combined(parts, functions=HOPPER))
     bits = np.concatenate([got.out.reshape(2 * m, -1), got.lse.reshape(-1, 1)], 1).view(np.uint32)
     wanted = np.array([[*row, lse] for row, lse in rows], np.uint32)
     return [np.where(x & 0x7FFFFFFF > 0x7F800000, 0x7FFFFFFF, x).tolist() for x in (bits, wanted)]

@@ -80,8 +80,9 @@ def test_e4m3_is_worse_than_e5m2_while_p_saturates_and_better_at_a_smaller_offse
 def test_another_tile_gives_other_outputs_and_the_same_log_sum_exp() -> None:
     """vllm-project/vllm#51902, an H100 with tiles of 192 and of 128 keys: five observations, and where they begin.
 
-    108 of 896 outputs of 19,802 random keys differ there, and no log-sum-exp; here are 1,000 keys, and one of 14
-    log-sum-exps may. No row has its maximum in the first 192 keys: P of an impulse would be rounded relative to it.
+    108 of 896 outputs of 19,802 random keys differ there, and no log-sum-exp; of as many keys from three seeds, 84 to
+    108 outputs differ here, and at most one of 14 log-sum-exps. With 1,000 keys, as here, three may: their last bit is
+    finer. No row has its maximum in the first 192 keys: P of an impulse would be rounded relative to it.
     """
     kernels = [lp.attentions["fa3_bf16"].with_(key_tiles=(KeyTile(64, keys, keys, keys),)) for keys in (192, 128)]
     q, k, v = (normal(i, *shape, 64, fmt="bfloat16") for i, shape in enumerate(((14, 1), (2, 1000), (2, 1000))))
@@ -95,7 +96,7 @@ def test_another_tile_gives_other_outputs_and_the_same_log_sum_exp() -> None:
 
     share, of_lse = differ(q, k, v)
     assert 0.1 < share < 0.3
-    assert of_lse <= 1 / 14
+    assert of_lse <= 3 / 14
     assert differ(0 * q, k, v) == (0, 0)
     assert differ(q, k, 0 * v + 1) == differ(q, k, impulses) == (0, of_lse)
     errors = [error(lp.attention(q, k, v, kernel=kernel).out, softmax_attention(q, k, v)) for kernel in kernels]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_attention_oracle import GPU, operands, oracle_of
+from test_attention_oracle import GPU, functions_of, operands, oracle_of
 from test_pairs import overflowing
 
 import lowprec as lp
@@ -20,6 +20,7 @@ from lowprec.attn.sinks import OffsetSink
 from lowprec.attn.splits import split_blocks
 from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle.attention import forward as oracle
+from lowprec.special.exp2 import PolynomialExp2, RoundedExp2
 from lowprec.special.reciprocal import RoundedReciprocal
 
 SPLIT = [name for name in GPU if lp.attentions[name].combine is not None]
@@ -29,14 +30,17 @@ QUERIES, TILE = 8, 16
 def small(name: str) -> AttentionKernel:
     """Return a kernel with small tiles, whose 2**x is one function."""
     kernel = lp.attentions[name]
-    return kernel.with_(key_tiles=(KeyTile(64, TILE, TILE, TILE, QUERIES),), exp2=lp.attentions["fa3_bf16"].exp2)
+    exp2 = RoundedExp2() if isinstance(kernel.exp2, PolynomialExp2) else kernel.exp2
+    return kernel.with_(key_tiles=(KeyTile(64, TILE, TILE, TILE, QUERIES),), exp2=exp2)
 
 
 def combine_of(kernel: AttentionKernel) -> oracle.Combine:
     """Return the oracle's description of a kernel's combination, for head size 8."""
     c = kernel.combine
     assert c is not None
-    return oracle.Combine(c.lanes[0][1], c.by_total, c.scaled, c.skips_zeros, c.empty_lse, kernel.flush_subnormals)
+    return oracle.Combine(
+        c.lanes[0][1], c.by_total, c.scaled, c.skips_zeros, c.empty_lse, kernel.flush_subnormals, functions_of(kernel)
+    )
 
 
 def tiles_of_row(i: int, m: int, n: int, group: int, member: int, causal: bool, splits: int) -> list[range]:
@@ -234,7 +238,7 @@ def test_sinks_may_be_undecided() -> None:
         ("fa4_fp8", {"softcap": 3.0}, "softcap must be None for fa4_fp8"),
         ("fa3_fp8", {"softcap": -1.0}, "softcap"),
         ("fa3_fp8", {"softcap": 3.0, "undecided": True}, "undecided must be False"),
-        ("fa3_fp8", {"splits": 3, "undecided": True}, "undecided must be False"),
+        ("flash2_splitkv", {"splits": 3, "undecided": True}, "undecided must be False"),
         ("fa3_fp8", {"page_size": 0}, "page_size"),
         ("fa4_bf16", {"page_size": 64, "d": 24}, "head_dim must be a multiple of 16 for such pages, got 24"),
         ("flash2", {"page_size": 256}, "page_size must be None for flash2, got 256"),

@@ -18,6 +18,7 @@ from lowprec.attn.schedules import FlashAttention3, FlashAttention4, FlashInfer
 from lowprec.attn.splits import split_blocks
 from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle.attention.tiles import Tiles
+from lowprec.special.exp2 import PolynomialExp2, RoundedExp2
 
 ROWS, KEYS = 8, 16
 LIBRARIES = {"flash2": "flash2", "fa3_bf16": "fa3", "vllm_fa3_fp8": "vllm", "fa4_bf16": "fa4",
@@ -42,7 +43,8 @@ def small(name: str) -> AttentionKernel:
         schedule = schedule.with_(small_tiles=())
     if isinstance(schedule, FlashInfer):
         schedule = AnySize(())
-    return kernel.with_(exp2=lp.attentions["fa3_bf16"].exp2, schedule=schedule)
+    exp2 = RoundedExp2() if isinstance(kernel.exp2, PolynomialExp2) else kernel.exp2
+    return kernel.with_(exp2=exp2, schedule=schedule)
 
 
 def operands(seed: int, kernel: AttentionKernel, m: int, n: int, d: int, group: int) -> list[Any]:

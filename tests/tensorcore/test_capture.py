@@ -13,7 +13,7 @@ import pytest
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.special.mufu import MufuFunction
+from lowprec.special.mufu import MufuFunction, MufuQuotient
 from lowprec.special.reciprocal import flushed
 
 FOLDER = Path(__file__).parents[2] / "reference_data" / "capture"
@@ -320,6 +320,7 @@ def test_functions_of_two_numbers_follow_from_others(recorded: Any) -> None:
     rcp = MufuFunction("rcp")
     rules = {
         "div.approx.ftz.f32": lambda x, y: flushed(flushed(x) * rcp(y)),
+        "div.full.ftz.f32": MufuQuotient().divide,
         "red.global.add.f32": lambda x, y: flushed(flushed(x) + flushed(y)),
         "cp.reduce.async.bulk.add.f32": lambda x, y: x + y,
     }

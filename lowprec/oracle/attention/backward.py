@@ -15,7 +15,19 @@ from fractions import Fraction
 from typing import Any
 
 from ..accumulators import Accumulator
-from ..float32 import LEAST, LN_2, bits_of, exp2, is_below, multiply_add, negated, plus, rounded, times
+from ..float32 import (
+    LEAST,
+    LN_2,
+    ROUNDED,
+    SpecialFunctions,
+    bits_of,
+    is_below,
+    multiply_add,
+    negated,
+    plus,
+    rounded,
+    times,
+)
 from ..values import FLOAT32, Exact, Fields, decode, encode
 
 Codes = Sequence[Sequence[int]]
@@ -46,6 +58,8 @@ class Backward:
     rounded_p, keeps_operands, skips_padding
         Wrong rules: dS is computed from P after its rounding; subnormal operands keep their values; queries after the
         last and hidden keys have P = dS = 0 without computation.
+    functions
+        2**x.
     """
 
     core: Accumulator
@@ -61,6 +75,7 @@ class Backward:
     rounded_p: bool = False
     keeps_operands: bool = False
     skips_padding: bool = False
+    functions: SpecialFunctions = ROUNDED
 
     def head(
         self, q: Codes, k: Codes, v: Codes, dout: Codes, out: Sequence[Sequence[Exact]], lse: Sequence[Exact],
@@ -128,7 +143,7 @@ class Backward:
         """Return the codes of P and dS."""
         score = decode(self._product(q, k, 0), FLOAT32) if seen else -math.inf
         shift = self._times(Fraction(0) if lse == -math.inf else lse, rounded(Fraction(1 / LN_2)))
-        p = _flushed(exp2(self._multiply_add(score, octaves, negated(shift))))
+        p = _flushed(self.functions.exp2(self._multiply_add(score, octaves, negated(shift))))
         code = encode(p, self.operands, "nonsaturate")
         factor = decode(code, self.operands) if self.rounded_p else p
         dp = decode(self._product(dout, v, 0), FLOAT32)

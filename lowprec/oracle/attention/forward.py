@@ -1,7 +1,7 @@
 """One row of attention in exact arithmetic: scores, online softmax by tiles of keys, P in low precision, and output.
 
-Every float32 operation is a fraction rounded once. 2**x and log2 are computed to 60 digits and rounded to float32,
-except where an attention kernel evaluates a published polynomial.
+Every float32 operation is a fraction rounded once. 2**x, log2 and 1/x are those of `Attention.functions`, except where
+an attention kernel evaluates a published polynomial.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..float32 import (
     LEAST,
     LN_2,
     ONE,
+    ROUNDED,
+    SpecialFunctions,
     bits_of,
     divided,
-    exp2,
     is_below,
-    log2,
     multiply_add,
     negated,
     plus,
@@ -65,7 +65,9 @@ class Attention:
     plain_lse
         Whether the log-sum-exp is maximum * scale + log2(sum), in every row.
     divides
-        Whether the output's factor is one division of V's scale by the sum.
+        Whether the output's factor is V's scale divided by the sum: both times 1/4 for sums above 2^126.
+    functions
+        2**x, log2 and 1/x.
     guards_shift
         Whether a maximum of -inf counts as 0 in the argument of 2**x, in every tile.
     sink
@@ -102,6 +104,7 @@ class Attention:
     p_scale: Fraction = ONE
     plain_lse: bool = False
     divides: bool = False
+    functions: SpecialFunctions = ROUNDED
     guards_shift: bool = False
     sink: str = "shifted"
     sums_rounded_p: bool = False
@@ -217,21 +220,20 @@ class Attention:
     ) -> tuple[list[int], int]:
         is_empty = total == 0 or math.isnan(total)
         v_descale = times(v_descale, rounded(1 / self.p_scale))
-        over = v_descale if self.divides else ONE
-        inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else divided(over, total)
-        factor = self._flushed(inverse, always=True)
-        factor = factor if self.divides else self._times(factor, v_descale)
+        share = Fraction(1, 4) if self.divides and total > 2**126 else ONE
+        inverse = self.empty_scale if is_empty else self.functions.reciprocal(times(total, share))
+        factor = self._times(self._flushed(inverse, always=True), times(v_descale, share))
         numbers = [bits_of(self._times(decode(o, FLOAT32), factor)) for o in out]
         if self.plain_lse:
-            octaves: Exact = total if math.isnan(total) else -math.inf if total == 0 else log2(total)
+            octaves: Exact = total if math.isnan(total) else -math.inf if total == 0 else self.functions.log2(total)
             return numbers, bits_of(self._multiply_add(maximum, scale, octaves, self.fused_lse))
         if is_empty:
             return numbers, bits_of(self.empty_lse)
         ln_2 = rounded(Fraction(LN_2))
         if self.lse_in_octaves:
-            octaves = plus(log2(total), Fraction(-self.offset))
+            octaves = plus(self.functions.log2(total), Fraction(-self.offset))
             return numbers, bits_of(times(self._multiply_add(maximum, scale, octaves, self.fused_lse), ln_2))
-        nats = times(log2(times(total, Fraction(1, 1 << self.offset))), ln_2)
+        nats = times(self.functions.log2(times(total, Fraction(1, 1 << self.offset))), ln_2)
         factor = times(scale, ln_2) if lse_scale is None else lse_scale
         return numbers, bits_of(self._multiply_add(maximum, factor, nats, self.fused_lse))
 
@@ -260,7 +262,7 @@ class Attention:
         return found
 
     def _exp2(self, x: Exact) -> Exact:
-        return self._flushed(exp2(x), always=True)
+        return self._flushed(self.functions.exp2(x), always=True)
 
     def _polynomial(self, x: Exact) -> Exact:
         clamped = Fraction(x) if x >= -127 else Fraction(-127)
@@ -304,6 +306,8 @@ class Combine:
         Whether weights are exp(lse - total) instead of exp(lse - maximum) / sum; whether the argument of 2**x is one
         fused multiply-add; whether splits without a positive weight are left out; log-sum-exp of a row without a key;
         whether subnormal weights, operands and outputs count as zero.
+    functions
+        2**x, log2 and 1/x.
     """
 
     lanes: int
@@ -312,6 +316,7 @@ class Combine:
     skips_zeros: bool
     empty_lse: float
     flush: bool
+    functions: SpecialFunctions = ROUNDED
 
     def row(self, parts: Sequence[tuple[list[int], int]]) -> tuple[list[int], int]:
         """Return the float32 bits of the output and of the log-sum-exp from those of the splits."""
@@ -328,13 +333,14 @@ class Combine:
             threads = [plus(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
         total = threads[0]
         is_empty = total == 0 or math.isnan(total)
-        octaves: Exact = total if math.isnan(total) else -math.inf if total == 0 else log2(total)
+        octaves: Exact = total if math.isnan(total) else -math.inf if total == 0 else self.functions.log2(total)
         lse = multiply_add(octaves, rounded(Fraction(LN_2)), largest)
         if self.by_total:
             lse = self.empty_lse if is_empty else lse
             weights = [self._exp(x, lse) for x in lses]
         else:
-            weights = [times(x, Fraction(0) if is_empty else divided(ONE, total)) for x in exps]
+            inverse = Fraction(0) if is_empty else self.functions.reciprocal(total)
+            weights = [times(x, inverse) for x in exps]
         out: list[Exact] = [Fraction(0)] * len(parts[0][0])
         for weight, (part, _) in zip(weights, parts, strict=True):
             positive: Any = weight
@@ -352,7 +358,7 @@ class Combine:
             argument = multiply_add(x, log2_e, negated(times(offset, log2_e)))
         else:
             argument = times(plus(x, negated(offset)), log2_e)
-        found = exp2(argument)
+        found = self.functions.exp2(argument)
         return Fraction(0) if is_below(found, LEAST) else found
 
 

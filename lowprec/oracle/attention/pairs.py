@@ -1,8 +1,8 @@
 """One row of FlashMLA's dense decoding by pairs of tiles, and of its sparse decoding, in exact arithmetic.
 
 Functions and names are those of csrc/sm90/decode/dense/splitkv_mla.cuh and sparse_fp8/splitkv_mla.cuh at 9241ae3;
-each list item of a warpgroup is one of its threads' numbers. All float32 operations are fractions rounded once; 2**x
-and log2 are computed to 60 digits.
+each list item of a warpgroup is one of its threads' numbers. All float32 operations are fractions rounded once; 2**x,
+log2 and 1/x are those of `functions`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..float32 import (
     LEAST,
     LN_2,
     ONE,
+    ROUNDED,
+    SpecialFunctions,
     bits_of,
     divided,
-    exp2,
     fmax,
     is_below,
-    log2,
     multiply_add,
     negated,
     plus,
@@ -74,6 +74,7 @@ class PairedAttention:
     far_first: bool = False
     one_sum: bool = False
     scaled_growth: bool = False
+    functions: SpecialFunctions = ROUNDED
 
     def row(
         self, q: Sequence[int], k: Codes, v: Codes, scale: Exact, tiles: range, right_border: int, is_split: bool
@@ -147,11 +148,11 @@ class PairedAttention:
         state.maximum = old if math.isnan(scaled) else max(old, scaled, key=_order)
         if self.scaled_growth and old != _LEAST_MAX:
             growth = plus(divided(old, scale), negated(divided(state.maximum, scale)))
-            return _flushed(exp2(times(growth, scale)))
-        return _flushed(exp2(_flushed(plus(old, negated(state.maximum)))))
+            return _flushed(self.functions.exp2(times(growth, scale)))
+        return _flushed(self.functions.exp2(_flushed(plus(old, negated(state.maximum)))))
 
     def _p(self, scores: list[Exact], scale: Exact, maximum: Exact) -> list[Exact]:
-        return [_flushed(exp2(_flushed(multiply_add(x, scale, negated(maximum))))) for x in scores]
+        return [_flushed(self.functions.exp2(_flushed(multiply_add(x, scale, negated(maximum))))) for x in scores]
 
     def _add_to_sum(self, sums: list[Exact], p: list[Exact], factor: Exact) -> None:
         for thread in range(4):
@@ -177,11 +178,11 @@ class PairedAttention:
             totals.append(plus(*(plus(*pair) for pair in pairs)))
         total = plus(*totals)
         is_empty = total == 0 or math.isnan(total)
-        inverse = ONE if is_empty else divided(ONE, total)
+        inverse = ONE if is_empty else self.functions.reciprocal(total)
         out = [bits_of(_times(decode(x, FLOAT32), inverse)) for x in state.out]
         if is_empty:
             return out, bits_of(-math.inf if is_split else math.inf)
-        octaves, ln_2 = log2(total), rounded(Fraction(LN_2))
+        octaves, ln_2 = self.functions.log2(total), rounded(Fraction(LN_2))
         if is_split:
             return out, bits_of(plus(octaves, state.maximum))
         return out, bits_of(_flushed(multiply_add(octaves, ln_2, times(state.maximum, ln_2))))
@@ -212,6 +213,7 @@ class SparseAttention:
     far_first: bool = False
     sink_in_lse: bool = False
     scaled_growth: bool = False
+    functions: SpecialFunctions = ROUNDED
 
     def row(
         self, q: Sequence[int], k: Codes, v: Codes, scale: Exact, tiles: range, is_kv_valid: Sequence[bool],
@@ -252,8 +254,8 @@ class SparseAttention:
             growth = plus(old, negated(maximum))
             if self.scaled_growth and old != _LEAST_MAX:
                 growth = times(plus(divided(old, scale), negated(divided(maximum, scale))), scale)
-            factor = _flushed(exp2(_flushed(growth)))
-            p = [_flushed(exp2(_flushed(multiply_add(x, scale, negated(maximum))))) for x in scores]
+            factor = _flushed(self.functions.exp2(_flushed(growth)))
+            p = [_flushed(self.functions.exp2(_flushed(multiply_add(x, scale, negated(maximum))))) for x in scores]
             sums = [self._add(sums[t], p, factor, t) for t in range(4)]
             codes = [encode(x, self.operands, "nonsaturate") for x in p]
             for c in range(columns):
@@ -265,13 +267,13 @@ class SparseAttention:
         divisor = total
         if attn_sink is not None:
             x = plus(times(attn_sink, rounded(Fraction(1 / LN_2))), negated(maximum))
-            divisor = plus(total, _flushed(exp2(x)))
+            divisor = plus(total, _flushed(self.functions.exp2(x)))
             total = divisor if self.sink_in_lse and total != 0 else total
-        inverse = Fraction(0) if total == 0 else divisor if math.isnan(divisor) else divided(ONE, divisor)
+        inverse = Fraction(0) if total == 0 else self.functions.reciprocal(divisor)
         found = [bits_of(_times(decode(x, FLOAT32), _flushed(inverse))) for x in out]
         if total == 0:
             return found, bits_of(-math.inf if is_split else math.inf)
-        octaves, ln_2 = total if math.isnan(total) else log2(total), rounded(Fraction(LN_2))
+        octaves, ln_2 = total if math.isnan(total) else self.functions.log2(total), rounded(Fraction(LN_2))
         if is_split:
             return found, bits_of(plus(octaves, maximum))
         return found, bits_of(_flushed(multiply_add(octaves, ln_2, times(maximum, ln_2))))
@@ -303,22 +305,24 @@ class _State:
             self.out[c] = bits_of(_times(decode(self.out[c], FLOAT32), factor))
 
 
-def combined(parts: Sequence[tuple[list[int], int]], lanes: int = 32) -> tuple[list[int], int]:
+def combined(
+    parts: Sequence[tuple[list[int], int]], lanes: int = 32, functions: SpecialFunctions = ROUNDED
+) -> tuple[list[int], int]:
     """Return the bits of output and log-sum-exp from those of splits: csrc/smxx/decode/combine/combine.cu."""
     lses = [decode(lse, FLOAT32) for _, lse in parts]
     largest: Exact = max(lses, key=_order)
     largest = Fraction(0) if largest == -math.inf else largest
     threads: list[Exact] = [Fraction(0)] * lanes
     for i, lse in enumerate(lses):
-        threads[i % lanes] = plus(threads[i % lanes], _flushed(exp2(plus(lse, negated(largest)))))
+        threads[i % lanes] = plus(threads[i % lanes], _flushed(functions.exp2(plus(lse, negated(largest)))))
     while len(threads) > 1:
         half = len(threads) // 2
         threads = [plus(threads[i], threads[i + half]) for i in range(half)]
     total = threads[0]
-    whole: Exact = math.inf if total == 0 else total if math.isnan(total) else plus(log2(total), largest)
+    whole: Exact = math.inf if total == 0 else total if math.isnan(total) else plus(functions.log2(total), largest)
     out: list[Exact] = [Fraction(0)] * len(parts[0][0])
     for (part, _), lse in zip(parts, lses, strict=True):
-        weight = _flushed(exp2(plus(lse, negated(whole))))
+        weight = _flushed(functions.exp2(plus(lse, negated(whole))))
         out = [_flushed(multiply_add(weight, decode(x, FLOAT32), total)) for x, total in zip(part, out, strict=True)]
     return [bits_of(x) for x in out], bits_of(times(whole, rounded(Fraction(LN_2))))
 
