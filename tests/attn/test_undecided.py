@@ -19,6 +19,7 @@ from lowprec.special.mufu import MufuExp2
 from lowprec.special.reciprocal import Reciprocal, RoundedReciprocal, around
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+NAMES = [name for name in GPU if not name.endswith("_hopper")]  # those have another tensor core alone
 
 
 def between(ends: tuple[Floats, Floats], x: Floats, seed: int) -> Floats:
@@ -85,7 +86,7 @@ def operands(kernel: AttentionKernel, case: int) -> list[Floats]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GPU)
+@pytest.mark.parametrize("name", NAMES)
 def test_no_function_within_the_bounds_changes_a_decided_output(name: str) -> None:
     kernel = undecided(name).with_(key_tiles=(KeyTile(64, 32, 32, 32),))
     for case in range(6):
@@ -129,7 +130,7 @@ class WideExp2(Exp2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GPU)
+@pytest.mark.parametrize("name", NAMES)
 def test_bounds_hold_for_inexact_functions(name: str) -> None:
     """With errors of 2^4 to 2^20 ulp, codes of P and exponents of the output differ between both ends."""
     for log2_ulps in (4, 12, 16, 20):
@@ -183,7 +184,7 @@ def test_infinities_and_zeros_between_the_ends_have_no_bounds() -> None:
     assert (low[0, :2] <= high[0, :2]).all()
 
 
-@pytest.mark.parametrize("name", GPU)
+@pytest.mark.parametrize("name", NAMES)
 def test_few_outputs_are_undecided(name: str) -> None:
     """Normal numbers, 500 keys: below 2 % in BF16; in float32 most are, as a reciprocal's last bits are not public."""
     kernel = undecided(name)
