@@ -3,7 +3,7 @@
 The kernels are those of Dao-AILab/flash-attention at 0251105 with CUTLASS 7127592, compiled for sm_90a by nvcc 13.0
 with the flags of the libraries' setup.py. `h200_attention.json` has, for each case, the SHA-256 of the operands, of the
 outputs' bfloat16 words [batch, queries, heads, D] and of the log-sum-exps' float32 words [batch, heads, queries], with
-one word for all NaN.
+one word for all NaN. FlashInfer's FP8 prefill, of flashinfer-ai/flashinfer at fb28d72 for head size 128, wrote float16.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Kernel:
     size: int
     causal: bool = False
     splits: bool = False
+    out_format: str = "bfloat16"
 
 
 KERNELS = (
@@ -60,6 +61,11 @@ class Case:
     queries: int
     keys: int
     splits: int = 1
+
+    @property
+    def scale(self) -> float:
+        """Return the factor of the scores."""
+        return float(np.float32(self.kernel.size**-0.5))
 
     def operands(self) -> tuple[Words, Words, Words, NDArray[np.float32]]:
         """Return codes of q, k, v [batch, tokens, heads, D], and the scales [3, batch, key heads] of q, k and v."""
@@ -99,6 +105,75 @@ def cases(kernel: Kernel) -> Iterator[Case]:
             yield from (Case(kernel, f"{key}_s{s}", kind, batch, m, n, s) for s in (2, 3, 4, 8) if -(-n // 128) >= s)
 
 
+@dataclass(frozen=True)
+class FlashInferCase:
+    """Operands of a call of FlashInfer; `rescaled` operands have one scale for each of `groups` key heads."""
+
+    key: str
+    kind: str
+    queries: int
+    keys: int
+    heads: int
+    groups: int
+    seed: int
+    causal: bool = False
+    rescaled: bool = False
+    scale: float = 128**-0.5
+    splits: int = 1
+
+    @property
+    def kernel(self) -> Kernel:
+        """Return the compiled kernel."""
+        return Kernel("flashinfer_fp8_128", "flashinfer_fp8", True, 128, self.causal, out_format="float16")
+
+    def operands(self) -> tuple[Words, Words, Words, NDArray[np.float32]]:
+        """Return codes of q, k, v [1, tokens, heads, D], and the scales [3, 1, key heads] of q, k and v."""
+        rng, codes, scales = (
+            np.random.Generator(np.random.Philox(self.seed)),
+            [],
+            np.ones((3, 1, self.groups), np.float32),
+        )
+        sizes = (self.queries, self.heads), (self.keys, self.groups), (self.keys, self.groups)
+        for i, (rows, heads) in enumerate(sizes):
+            if self.kind == "codes":
+                x = rng.integers(0, 256, (rows, heads, 128)).astype(np.uint8)
+                x[(x & 127) == 127] = 0
+                x[(x & 127) > 0x50] -= 0x30
+                codes.append(x[None])
+                continue
+            numbers = rng.standard_normal((rows, heads, 128)).astype(np.float32)
+            if self.kind == "outlier":
+                numbers[..., rng.integers(0, 128, 3)] *= 8
+                numbers[rng.integers(0, rows, max(rows // 50, 1))] *= 4
+            if i == 0:
+                numbers *= {"peaky": 6, "flat": 1 / 64, "zero": 0}.get(self.kind, 1)
+            if self.rescaled:
+                scales[i, 0] = np.abs(numbers).max((0, 2)).reshape(self.groups, -1).max(1) / np.float32(448)
+                numbers = numbers / np.repeat(scales[i, 0], heads // self.groups)[None, :, None]
+            codes.append(_to_e4m3(numbers.clip(-448, 448))[None])
+        return (*codes, scales)
+
+
+FLASHINFER = (
+    FlashInferCase("f_small", "normal", 8, 64, 2, 1, 101), FlashInferCase("f_192", "normal", 16, 192, 2, 2, 102),
+    FlashInferCase("f_odd", "normal", 33, 193, 2, 1, 103), FlashInferCase("f_448", "normal", 128, 448, 2, 1, 104),
+    FlashInferCase("f_outlier", "outlier", 64, 600, 4, 2, 105), FlashInferCase("f_peaky", "peaky", 64, 600, 2, 2, 106),
+    FlashInferCase("f_flat", "flat", 64, 1000, 2, 1, 107), FlashInferCase("f_codes", "codes", 32, 400, 2, 1, 108),
+    FlashInferCase("f_scales", "normal", 64, 512, 4, 2, 109, rescaled=True),
+    FlashInferCase("f_scale", "normal", 32, 384, 2, 1, 110, scale=0.1337),
+    FlashInferCase("f_zero", "zero", 16, 300, 1, 1, 111),
+    FlashInferCase("f_long", "normal", 64, 4096, 4, 1, 112, rescaled=True),
+    FlashInferCase("f_causal", "normal", 128, 128, 2, 1, 121, True),
+    FlashInferCase("f_causal_odd", "normal", 200, 321, 2, 2, 122, True),
+    FlashInferCase("f_causal_tail", "normal", 7, 500, 4, 1, 123, True),
+    FlashInferCase("f_causal_more", "normal", 150, 100, 2, 1, 124, True),
+    FlashInferCase("f_causal_outlier", "outlier", 300, 700, 2, 1, 125, True),
+    FlashInferCase("f_causal_scales", "normal", 256, 768, 4, 2, 126, True, rescaled=True),
+    FlashInferCase("f_causal_peaky", "peaky", 129, 577, 2, 1, 127, True),
+    FlashInferCase("f_causal_long", "normal", 513, 2048, 2, 1, 128, True, rescaled=True),
+)  # fmt: skip
+
+
 def digest_of(*words: Words) -> str:
     """Return the SHA-256 of arrays of words; of 16 or 32 bits, those of NaN count as one."""
     digest = hashlib.sha256()
@@ -114,11 +189,13 @@ def digest_of(*words: Words) -> str:
     return digest.hexdigest()
 
 
-def _to_e4m3(x: NDArray[np.float64]) -> Words:
+def _to_e4m3(x: NDArray[Any]) -> Words:
     code = np.arange(127)
     field, mantissa = code >> 3, code & 7
     values = np.where(field == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (field - 7.0))
-    return (np.searchsorted((values[1:] + values[:-1]) / 2, np.abs(x)) | np.where(x < 0, 128, 0)).astype(np.uint8)
+    low, high = (np.searchsorted((values[1:] + values[:-1]) / 2, np.abs(x), side) for side in ("left", "right"))
+    even = low + ((low != high) & (low & 1))  # of a tie
+    return (even | np.where(np.signbit(x), 128, 0)).astype(np.uint8)
 
 
 def _to_bfloat16(x: NDArray[np.float64]) -> Words:

@@ -1,4 +1,4 @@
-"""FlashAttention's own kernels on an H200 have lowprec's bits."""
+"""FlashAttention's and FlashInfer's own kernels on an H200 have lowprec's bits."""
 
 import importlib
 import json
@@ -20,7 +20,7 @@ recorded = importlib.import_module("attention_cases")
 sys.path.remove(str(FOLDER))
 
 DIGESTS = json.loads((FOLDER / "h200_attention.json").read_text())["cases"]
-CASES = [case for kernel in recorded.KERNELS for case in recorded.cases(kernel)]
+CASES = [*(case for kernel in recorded.KERNELS for case in recorded.cases(kernel)), *recorded.FLASHINFER]
 
 
 def attend(case: Any, kernel: Any) -> tuple[Any, Any]:
@@ -29,11 +29,11 @@ def attend(case: Any, kernel: Any) -> tuple[Any, Any]:
     dtype = ml_dtypes.float8_e4m3fn if case.kernel.is_fp8 else ml_dtypes.bfloat16
     q, k, v = (x.view(dtype).astype(np.float32).transpose(0, 2, 1, 3) for x in codes)
     found = lp.attention(
-        q, k, v, kernel=kernel, causal=case.kernel.causal, scale=float(np.float32(q.shape[-1] ** -0.5)),
-        splits=case.splits, descale=tuple(scales) if case.kernel.is_fp8 else None,
+        q, k, v, kernel=kernel, causal=case.kernel.causal, scale=case.scale, splits=case.splits,
+        descale=tuple(scales) if case.kernel.is_fp8 else None, out_format=case.kernel.out_format,
     )  # fmt: skip
-    out = np.ascontiguousarray(found.out.transpose(0, 2, 1, 3)).view(np.uint32) >> np.uint32(16)
-    return out.astype(np.uint16), found.lse.view(np.uint32)
+    out = np.ascontiguousarray(found.out.transpose(0, 2, 1, 3))
+    return lp.encode(out, case.kernel.out_format).astype(np.uint16), found.lse.view(np.uint32)
 
 
 @pytest.mark.sampled(6, default=24)
