@@ -220,11 +220,11 @@ outputs and 10,870,056 quantized numbers and scales of 180 cases (with two divis
 that tile are hidden, so only a NaN in V shows the difference; lowprec loads the V that belongs to the tile. The
 smallest of these cases are part of the test suite.
 
-**The libraries' kernels ran on an H200**, compiled from their sources with nvcc 13.0. None of 12,427,776 outputs and
-104,802 log-sum-exps of `flash2_hopper`, `flash2_splitkv_hopper`, `fa3_bf16`, `fa3_fp8` and `flashinfer_fp8` differ from
-lowprec's, if all NaN count as one: head sizes 64 and 128, causal and not, split keys, outliers, NaN (`pytest -m ""
-tests/attn/test_h200.py`). None of 1,317,888 outputs of `flashmla_dense` and 2,108,416 of `flashmla_fp8` differed; the
-repository does not have these results. Gradients, vLLM's fork, softcaps, sinks and the
+**The libraries' kernels ran on an H200**, compiled from their sources with nvcc 13.0. None of 13,000,192 outputs and
+105,920 log-sum-exps of `flash2_hopper`, `flash2_splitkv_hopper`, `fa3_bf16`, `fa3_fp8`, `flashinfer_fp8`,
+`flashmla_dense` and `flashmla_fp8` differ from lowprec's, if all NaN count as one: several head sizes, causal and not,
+outliers, NaN, split keys of FlashAttention 2 (`pytest -m "" tests/attn/test_h200.py`). None of 2,853,888 more outputs
+of FlashMLA, with sinks and splits, differed; the repository does not have them. Gradients, vLLM's fork, softcaps, sinks and the
 entries for other GPUs were not compared.
 
 Whether the compiler contracts a multiplication and an addition into one FMA was read from compiled kernels: fa3-fwd

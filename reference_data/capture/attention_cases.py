@@ -4,6 +4,7 @@ The kernels are those of Dao-AILab/flash-attention at 0251105 with CUTLASS 71275
 with the flags of the libraries' setup.py. `h200_attention.json` has, for each case, the SHA-256 of the operands, of the
 outputs' bfloat16 words [batch, queries, heads, D] and of the log-sum-exps' float32 words [batch, heads, queries], with
 one word for all NaN. FlashInfer's FP8 prefill, of flashinfer-ai/flashinfer at fb28d72 for head size 128, wrote float16.
+Of FlashMLA's decoding, deepseek-ai/FlashMLA at 9241ae3, every request is one split; outputs are bfloat16.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[Any]
+_FIELD, _MANTISSA = np.divmod(np.arange(127), 8)
+_E4M3 = np.where(_FIELD == 0, _MANTISSA / 8 * 2.0**-6, (1 + _MANTISSA / 8) * 2.0 ** (_FIELD - 7.0))
 HEADS, KEY_HEADS = 4, 2
 #: Kind of operands, batch size, number of queries and of keys.
 SIZES = (
@@ -174,6 +177,99 @@ FLASHINFER = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class FlashMlaCase:
+    """Operands of a call of FlashMLA; the words of every `step`-th head were recorded.
+
+    `keys` has the lengths of the requests. With a `nope` part, keys are selected tokens of a cache in E4M3, with one
+    scale for `tile` numbers, and a share of the indices is invalid; otherwise they are pages of a cache in bfloat16.
+    """
+
+    key: str
+    kind: str
+    queries: int
+    heads: int
+    keys: tuple[int, ...]
+    seed: int
+    step: int = 1
+    nope: int = 0
+    tile: int = 0
+    invalid: float = 0.0
+    causal: bool = False
+    softmax_scale: float | None = None
+
+    @property
+    def head_dim(self) -> int:
+        """Return the head size of Q and K; V has the first 512 numbers of K."""
+        return 512 if self.nope == 448 else 576
+
+    @property
+    def scale(self) -> float:
+        """Return the factor of the scores."""
+        return float(np.float32(self.softmax_scale or self.head_dim**-0.5))
+
+    def operands(self) -> list[tuple[Words, Words, Words]]:
+        """Return words of q [queries, heads, D] and keys [N, D] of each request, and which keys are valid [N]."""
+        rng = np.random.Generator(np.random.Philox(self.seed))
+        q = _to_bfloat16(self._draw(rng, (len(self.keys), self.queries, self.heads, self.head_dim), False))
+        if self.nope:
+            tokens = max(2 * self.keys[0], 128)
+            cache = self._quantized(self._draw(rng, (tokens, self.head_dim), True))
+            indices = rng.integers(0, tokens, (len(self.keys), self.keys[0]))
+            valid = rng.random(indices.shape) >= self.invalid
+            return list(zip(q, np.where(valid[..., None], cache[indices], 0), valid, strict=True))
+        pages = [-(-n // 64) for n in self.keys]
+        total = sum(pages) + 3
+        k = _to_bfloat16(self._draw(rng, (total * 64, 576), True)).reshape(total, 64, 576)
+        places = np.split(rng.permutation(total), np.cumsum(pages))
+        keys = [k[place].reshape(-1, 576)[:n] for place, n in zip(places, self.keys, strict=False)]
+        return [(x, y, np.ones(len(y), bool)) for x, y in zip(q, keys, strict=True)]
+
+    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...], is_key: bool) -> NDArray[np.float32]:
+        x = rng.standard_normal(shape).astype(np.float32)
+        if self.kind == "outlier":
+            x[..., rng.integers(0, shape[-1] - 64, 5)] *= 12
+            if is_key:
+                x[rng.integers(0, shape[0], max(shape[0] // 50, 1))] *= 6
+        return x * np.float32(5) if self.kind == "peaky" and not is_key else x
+
+    def _quantized(self, x: NDArray[np.float32]) -> Words:
+        part = x[:, : self.nope].reshape(len(x), -1, self.tile)
+        scales = np.maximum(np.abs(part).max(2), np.float32(1e-4)) / np.float32(448)
+        if self.kind != "fine scales":
+            fraction, exponent = np.frexp(scales)
+            scales = np.ldexp(np.float32(1), exponent - (fraction == 0.5))
+        codes = _to_e4m3((part / scales[..., None]).clip(-448, 448))
+        values = np.concatenate([_E4M3, -_E4M3])[(codes & 127) + (codes >> 7) * np.uint8(127)].astype(np.float32)
+        rounded = (_to_bfloat16(scales).astype(np.uint32) << 16).view(np.float32)  # as the kernel does
+        nope = (values * rounded[..., None]).reshape(len(x), self.nope)
+        return _to_bfloat16(np.concatenate([nope, x[:, self.nope :]], 1))
+
+
+_V32: dict[str, Any] = {"nope": 512, "tile": 128}
+_MODEL1: dict[str, Any] = {"nope": 448, "tile": 64}
+FLASHMLA = (
+    FlashMlaCase("d_one", "normal", 1, 16, (64,), 61), FlashMlaCase("d_short", "normal", 1, 64, (1, 63, 65), 62, 3),
+    FlashMlaCase("d_odd", "normal", 1, 64, (321, 200), 64, 3),
+    FlashMlaCase("d_outlier", "outlier", 1, 64, (512, 500), 65, 3),
+    FlashMlaCase("d_peaky", "peaky", 1, 64, (512, 333), 66, 3),
+    FlashMlaCase("d_scale", "normal", 1, 64, (400,), 70, 3, softmax_scale=0.1337),
+    FlashMlaCase("d_causal2", "normal", 2, 32, (130, 257), 74, causal=True),
+    FlashMlaCase("d_causal4", "normal", 4, 64, (256, 66), 75, 4, causal=True),
+    FlashMlaCase("d_causal_tail", "normal", 4, 32, (3, 65, 129), 76, 2, causal=True),
+    FlashMlaCase("v_one", "normal", 1, 64, (64,), 1, 3, **_V32),
+    FlashMlaCase("v_small", "normal", 1, 64, (256,) * 2, 2, 2, invalid=0.2, **_V32),
+    FlashMlaCase("v_outlier", "outlier", 1, 64, (512,) * 2, 3, 2, **_V32),
+    FlashMlaCase("v_nonpow2", "fine scales", 1, 64, (512,) * 2, 4, 3, invalid=0.1, **_V32),
+    FlashMlaCase("v_peaky", "peaky", 1, 64, (512,) * 2, 7, 3, **_V32),
+    FlashMlaCase("v_scale", "normal", 1, 64, (256,), 13, 3, softmax_scale=0.1337, **_V32),
+    FlashMlaCase("m_one", "normal", 1, 64, (64,), 31, 3, **_MODEL1),
+    FlashMlaCase("m_small", "normal", 1, 64, (256,) * 2, 32, 3, invalid=0.2, **_MODEL1),
+    FlashMlaCase("m_outlier", "outlier", 1, 64, (512,) * 2, 33, 2, **_MODEL1),
+    FlashMlaCase("m_peaky", "peaky", 1, 64, (512,) * 2, 35, 3, **_MODEL1),
+)  # fmt: skip
+
+
 def digest_of(*words: Words) -> str:
     """Return the SHA-256 of arrays of words; of 16 or 32 bits, those of NaN count as one."""
     digest = hashlib.sha256()
@@ -190,10 +286,7 @@ def digest_of(*words: Words) -> str:
 
 
 def _to_e4m3(x: NDArray[Any]) -> Words:
-    code = np.arange(127)
-    field, mantissa = code >> 3, code & 7
-    values = np.where(field == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (field - 7.0))
-    low, high = (np.searchsorted((values[1:] + values[:-1]) / 2, np.abs(x), side) for side in ("left", "right"))
+    low, high = (np.searchsorted((_E4M3[1:] + _E4M3[:-1]) / 2, np.abs(x), side) for side in ("left", "right"))
     even = low + ((low != high) & (low & 1))  # of a tie
     return (even | np.where(np.signbit(x), 128, 0)).astype(np.uint8)
 

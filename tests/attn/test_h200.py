@@ -1,4 +1,4 @@
-"""FlashAttention's and FlashInfer's own kernels on an H200 have lowprec's bits."""
+"""FlashAttention's, FlashInfer's and FlashMLA's own kernels on an H200 have lowprec's bits."""
 
 import importlib
 import json
@@ -52,3 +52,23 @@ def test_correctly_rounded_functions_have_other_bits(kernel: Any) -> None:
     out, lse = attend(case, lp.attentions[kernel.entry].with_(exp2=RoundedExp2(), reciprocal=RoundedReciprocal()))
     digests = DIGESTS[case.key]
     assert (recorded.digest_of(out), recorded.digest_of(lse)) != (digests["out"], digests["lse"])
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(0, default=2)
+@pytest.mark.parametrize("case", recorded.FLASHMLA, ids=[case.key for case in recorded.FLASHMLA])
+def test_decoding_has_the_bits_of_the_gpu(case: Any) -> None:
+    out, lse = [], []
+    for q, k, valid in case.operands():
+        q, k = (x.view(ml_dtypes.bfloat16).astype(np.float32) for x in (q, k))
+        options: dict[str, Any] = (
+            {"kernel": "flashmla_fp8", "mask": valid} if case.nope else {"kernel": "flashmla_dense"}
+        )
+        found = lp.attention(
+            q.transpose(1, 0, 2), k[None], k[None, :, :512], causal=case.causal, scale=case.scale, **options
+        )
+        out.append(lp.encode(found.out.transpose(1, 0, 2)[:, :: case.step], "bfloat16").astype(np.uint16))
+        lse.append(found.lse.T[:, :: case.step].copy().view(np.uint32))
+    digests = DIGESTS[case.key]
+    assert recorded.digest_of(*(x for operands in case.operands() for x in operands)) == digests["operands"]
+    assert (recorded.digest_of(np.array(out)), recorded.digest_of(np.array(lse))) == (digests["out"], digests["lse"])
