@@ -51,6 +51,15 @@ def _special(word: Any, at_zero: Any, at_infinity: Any) -> Any:
 
 
 @kernel
+def _normalize(fixed: Any, places: int) -> Any:
+    """Return the word of a positive number with `places` bits after the point, rounded toward zero."""
+    top = 0
+    while fixed >> top + 1:
+        top += 1
+    return (top + 126 - places << 23) + (fixed >> top - 23 if top >= 23 else fixed << 23 - top)
+
+
+@kernel
 def ex2(x: Any, table: Any, squares: Any, out: Any) -> None:
     """Write 2**x. Bits of x below 2^-23 are dropped, and a negative fraction is the one's complement of the rest."""
     for i in range(x.size):
@@ -136,11 +145,29 @@ def lg2(x: Any, table: Any, squares: Any, out: Any) -> None:
             fixed = (field - 127 << 41) + _interpolate(fraction, 17, table, squares)
             sign = _SIGN if fixed < 0 else 0
             fixed = (-fixed - 1 if fixed < 0 else fixed) >> 5
-            top = 0
-            while fixed >> top + 1:
-                top += 1
-            significand = fixed >> top - 23 if top >= 23 else fixed << 23 - top
-            out[i] = sign | (top + 90 << 23) + significand if fixed else sign
+            out[i] = sign | _normalize(fixed, 36) if fixed else sign
+
+
+#: Of each octave from 2^-8 on: log2 of the number of segments, and the first one's place in the table.
+_OCTAVES = (0, 0, 0, 1, 1, 2, 2, 2, 3, 4, 3)
+_FIRST = (0, 1, 2, 3, 5, 7, 11, 15, 19, 27, 43)
+
+
+@kernel
+def tanh(x: Any, table: Any, squares: Any, out: Any) -> None:
+    """Write tanh(x): x below 2^-8, subnormal numbers among them, and 1 from 8 on."""
+    for i in range(x.size):
+        word: Any = np.int64(x[i])
+        sign, octave, fraction = word & _SIGN, (word >> 23 & 255) - 119, word & _FRACTION
+        if octave == 136 and fraction:
+            out[i] = _NAN
+        elif octave < 0:
+            out[i] = word
+        elif octave > 10:
+            out[i] = sign | 127 << 23
+        else:
+            fraction = (_FIRST[octave] << 17) + (fraction >> 6 - _OCTAVES[octave])
+            out[i] = sign | _normalize(_interpolate(fraction, 17, table, squares), 41)
 
 
 @kernel

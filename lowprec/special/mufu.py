@@ -1,9 +1,9 @@
 """Special functions of NVIDIA Hopper's MUFU unit, bit for bit.
 
 NVIDIA has not published how the unit computes. The tables are those that give the results of an H200 for all 2^32
-inputs of five functions; `reference_data/capture` has the digests of the results. The scheme is that of S. Oberman and
+inputs of six functions; `reference_data/capture` has the digests of the results. The scheme is that of S. Oberman and
 M. Siu, "A high-performance area-efficient multifunction interpolator" (ARITH 2005): quadratic polynomials whose
-coefficients have 26, 17 and 10 bits. Results of other GPUs have not been recorded.
+coefficients have 26, 17 and 10 bits, but for tanh. Results of other GPUs have not been recorded.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from .reciprocal import Reciprocal, RoundedReciprocal, flushed
 
 Floats = NDArray[np.float32]
 #: Rounding constants, in units of 2^-17 of the last place, which every C0 of a function includes.
-_BIAS = {"ex2": 24456, "lg2": 6696, "rcp": 8092, "rsqrt": 32766, "sqrt": 32766}
+_BIAS = {"ex2": 24456, "lg2": 6696, "rcp": 8092, "rsqrt": 32766, "sqrt": 32766, "tanh": 0}
 _KERNELS: dict[str, Callable[..., None]] = {
     "ex2": kernels.ex2, "lg2": kernels.lg2, "rcp": kernels.rcp, "rsqrt": kernels.rsqrt, "sqrt": kernels.sqrt,
+    "tanh": kernels.tanh,
 }  # fmt: skip
 
 
@@ -47,11 +48,12 @@ class MufuFunction(Value):
 
     Parameters
     ----------
-    function : {"ex2", "lg2", "rcp", "rsqrt", "sqrt"}
+    function : {"ex2", "lg2", "rcp", "rsqrt", "sqrt", "tanh"}
         PTX instruction, as ``ex2.approx.ftz.f32``.
     flush : bool
         Whether subnormal numbers and results count as zero. If not, as in ``rsqrt.approx.f32``, subnormal x of "lg2",
         "rsqrt" and "sqrt" are multiplied by 2^24 first, and x < -126 of "ex2" by 1/2, which the result makes up for.
+        The instruction for "tanh" keeps them in either case.
 
     Examples
     --------
@@ -59,7 +61,7 @@ class MufuFunction(Value):
     array([2.        , 0.57735026], dtype=float32)
     """
 
-    function: Literal["ex2", "lg2", "rcp", "rsqrt", "sqrt"]
+    function: Literal["ex2", "lg2", "rcp", "rsqrt", "sqrt", "tanh"]
     flush: bool = True
 
     is_published = True
@@ -73,7 +75,7 @@ class MufuFunction(Value):
     def __call__(self, x: Floats) -> Floats:
         """Return the function of an array of any shape."""
         scaled = x < np.float32(-126) if self.function == "ex2" else np.abs(x) < np.float32(2.0**-126)
-        if self.flush or not scaled.any():
+        if self.flush or self.function == "tanh" or not scaled.any():
             return self._of(x)
         y = self._of(np.where(scaled, x * np.float32(0.5 if self.function == "ex2" else 2.0**24), x))
         unscaled = {

@@ -187,7 +187,7 @@ def _to_tf32(words: Codes) -> Codes:
 #: Special functions and conversions that lowprec computes, on words.
 MODELS: dict[str, Model] = {
     **{f"{name}.approx.ftz.f32": _mufu(name) for name in ("ex2", "lg2", "rcp", "rsqrt", "sqrt")},
-    **{f"{name}.approx.f32": _mufu(name, False) for name in ("ex2", "lg2", "rsqrt", "sqrt")},
+    **{f"{name}.approx.f32": _mufu(name, False) for name in ("ex2", "lg2", "rsqrt", "sqrt", "tanh")},
     "expf": _cuda("exp"), "logf": _cuda("log"),
     "cvt.rn.satfinite.e4m3x2.f32": _conversion("e4m3fn", 0x7F),
     "cvt.rn.satfinite.e5m2x2.f32": _conversion("e5m2", 0x7F),

@@ -333,6 +333,14 @@ def test_functions_of_two_numbers_follow_from_others(recorded: Any) -> None:
         assert ((got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))).all(), name
 
 
+@pytest.mark.parametrize(("name", "fmt"), [("f16x2", "float16"), ("bf16x2", "bfloat16")])
+def test_tanh_of_pairs_is_rounded_toward_zero(name: str, fmt: str, recorded: Any) -> None:
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    y = MufuFunction("tanh")(lp.decode(codes, fmt))
+    want = np.where(np.isnan(y), 0x7FFF, lp.encode(y, fmt, rounding="toward_zero"))
+    np.testing.assert_array_equal(recorded[f"tanh.approx.{name}/pairs"].arrays["d"] & 0xFFFF, want)
+
+
 @pytest.mark.sampled(2, default=4)
 @pytest.mark.parametrize("name", cases.INSTRUCTIONS)
 def test_tensor_cores_of_an_h200_have_lowprec_s_bits(name: str) -> None:
