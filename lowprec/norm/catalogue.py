@@ -12,7 +12,7 @@ from ..registry import Registry
 from ..special.cpu import SleefExp
 from .functions import Approximate, SleefLog
 from .norm import Norm
-from .sums import ColumnSum, TorchColumnSum, Welford
+from .sums import ColumnSum, ThreadsWelford, TorchColumnSum, Welford
 
 norms: Registry[Norm] = Registry("norm", Norm)
 """Catalogue of norms and softmax functions: ``norms[name](x, weight, bias)``."""
@@ -40,6 +40,7 @@ _SOFTMAX_FORMULA = """
 _SOFTMAX_GRADIENT = "dx = (dy - dot(dy, y)) * y"
 _LOG_SOFTMAX_GRADIENT = "dx = fma(-exp(y), sum(dy), dy)"
 _STATISTICS = "mean, v = moments(x)\nr = 1 / sqrt(v + eps)"
+_CUDA_STATISTICS = "mean, v = moments(x)\nr = rsqrt(v + eps)"
 _LAYER_NORM_GRADIENT = """
     mean = round(mean)
     r = round(r)
@@ -78,6 +79,16 @@ _cuda_softmax = functools.partial(
     source="PyTorch 2.13, aten/src/ATen/native/cuda/PersistentSoftmax.cuh and SoftMax.cu: softmax_warp_forward, "
     f"softmax_warp_backward, cunn_SoftMaxForwardReg; 0 of 205,196 decided {_H200}",
 )  # fmt: skip
+_cuda_layer_norm = functools.partial(
+    Norm, "torch_cuda_layer_norm", backward="""
+        c = x - mean
+        s = sum(dy * weight)
+        dx = (fma(n * weight, dy, -(c * r * dot(dy * weight * c, r))) - s) * (1 / n * r)
+    """, functions=(_RSQRT,), moments=ThreadsWelford(), default_bias=-0.0,
+    order=Threads("torch_cuda_layer_norm", ((4, MOST, 4, 128, 4),), from_zero=True, fma=True, warps="butterfly"),
+    source="PyTorch 2.13, aten/src/ATen/native/cuda/layer_norm_kernel.cu: vectorized_layer_norm_kernel, compute_stats, "
+    f"cuWelfordCombine, layer_norm_grad_input_kernel_vectorized; 0 of 689,040 {_H200}, with its rsqrt",
+)  # fmt: skip
 _triton = functools.partial(Threads, "triton", inside="pairwise", warps="butterfly")
 
 
@@ -108,7 +119,7 @@ def _gpu(suffix: str, width: int, dtypes: tuple[FormatName, ...]) -> list[Norm]:
         norm("liger_rms_norm", "Liger-Kernel of 2026, ops/rms_norm.py, casting mode llama, a program per row",
              "r = rsqrt(near(dot(x, x) / n) + eps)\ny = round(x * r) * (0 + weight)",
              _triton(launches, fma=True), _NEAR, _RSQRT,
-             evidence=f"0 of 193,187 decided {_H200}, and 7 of 193,280 gradients, whose sum has another order",
+             evidence=f"0 of 193,187 decided {_H200}, and 7 of 193,280 gradients: their sum has another order",
              backward="" if width == 4 else """
                  m = dy * (0 + weight)
                  dx = fma(r, m, r * (-near(1 / n) * r * r * dot(m, x) * x))
@@ -171,6 +182,8 @@ for _norm in (
          order=Threads("torch_cuda_rms_norm", ((4, MOST, 4, 128, 4),), from_zero=True, fma=True, warps="butterfly"),
          source="PyTorch 2.13, aten/src/ATen/native/cuda/layer_norm_kernel.cu: compute_stats, "
          f"layer_norm_grad_input_kernel_vectorized; 0 of 689,040 {_H200}, with its rsqrt"),
+    _cuda_layer_norm(forward=f"{_CUDA_STATISTICS}\ny = fma(weight, r * (x - mean), bias)",
+                     unweighted=_cuda_layer_norm(forward=f"{_CUDA_STATISTICS}\ny = fma(r, x - mean, bias)")),
     _cuda_softmax("torch_cuda_softmax", "e = exp(x - max(x))\ny = e / sum(e)",
                   "p = round(dy * y)\ndx = fma(-y, sum(p), p)", functions=(_CUDA_EXP,)),
     _cuda_softmax("torch_cuda_log_softmax", "m = max(x)\ny = x - m - log(sum(exp(x - m)))", _LOG_SOFTMAX_GRADIENT,

@@ -20,7 +20,7 @@ from ..order.order import DTYPES, FORMATS, FormatName, Order
 from ..order.rules import OrderRule
 from .formula import FUNCTIONS, Span, bilinear, evaluate, monotone, parse
 from .functions import SpecialFunction
-from .sums import IN_TURN, ColumnSum, Welford
+from .sums import IN_TURN, ColumnSum, Moments
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -74,10 +74,12 @@ class Norm(Value):
         Order of the sums of a row in `backward`; by default, the same.
     columns : ColumnSum
         Rule of the sums over rows.
-    moments : Welford, optional
+    moments : Moments, optional
         Rule of the mean and variance of a row.
     functions : tuple of (str, SpecialFunction)
         Special functions, each with its name in the formulas.
+    default_bias : float
+        Bias if none is given; -0.0 leaves every number as it is, as a kernel does that does not add it.
     unweighted : Norm, optional
         Norm that is applied if no weight is given; by default, this one with a weight of ones. `with_` replaces fields
         other than formulas in it too.
@@ -103,8 +105,9 @@ class Norm(Value):
     row_orders: tuple[tuple[int, OrderRule], ...] = ()
     backward_order: OrderRule | None = None
     columns: ColumnSum = _COLUMNS
-    moments: Welford | None = None
+    moments: Moments | None = None
     functions: tuple[tuple[str, SpecialFunction], ...] = ()
+    default_bias: float = 0.0
     unweighted: Norm | None = None
     dtypes: tuple[FormatName, ...] = ("float32", "bfloat16", "float16")
     source: str = dataclasses.field(default="user-defined", compare=False)
@@ -114,7 +117,7 @@ class Norm(Value):
         normalize_fields(self)
         caller = f"Norm {self.name}"
         kinds = {"order": OrderRule, "backward_order": OrderRule | None, "columns": ColumnSum,
-                 "moments": Welford | None, "unweighted": Norm | None}  # fmt: skip
+                 "moments": Moments | None, "unweighted": Norm | None}  # fmt: skip
         for field, kind in kinds.items():
             if not isinstance(value := getattr(self, field), kind):
                 needed = str(getattr(kind, "__name__", kind)).rpartition(".")[2].replace(" | ", " or ")
@@ -174,7 +177,7 @@ class Norm(Value):
         x : array [..., n]
             Rows, of float32, bfloat16 or float16; float64 is rounded to float32.
         weight, bias : array [n], optional
-            Parameters, of the dtype of x; by default, ones (or the norm `unweighted`) and zeros.
+            Parameters, of the dtype of x; by default, ones (or the norm `unweighted`) and `default_bias`.
         eps : float
             Constant added to the variance, or to the mean of the squares.
 
@@ -251,7 +254,7 @@ class Norm(Value):
         return different
 
 
-def _moments(rule: Welford, a: Span) -> tuple[Span, ...]:
+def _moments(rule: Moments, a: Span) -> tuple[Span, ...]:
     """Return the mean and the variance; both are unbounded if a is not known, as they are not monotonic in it."""
     if a.low is a.high:
         return tuple(map(Span.of, rule(a.low)))
@@ -282,11 +285,11 @@ class _Rows:
         eps = check_positive(caller, "eps", eps, zero=True)
         self.values = {
             "x": Span.of(given.reshape(-1, n).astype(np.float32)),
-            "weight": self._parameter("weight", weight, 1), "bias": self._parameter("bias", bias, 0),
+            "weight": self._parameter("weight", weight, 1), "bias": self._parameter("bias", bias, norm.default_bias),
             "eps": Span.of(np.full((1, 1), eps, np.float32)), "n": Span.of(np.full((1, 1), n, np.float32)),
         }  # fmt: skip
 
-    def _parameter(self, name: str, given: ArrayLike | None, default: int) -> Span:
+    def _parameter(self, name: str, given: ArrayLike | None, default: float) -> Span:
         array = np.full(self.shape[-1], default, self.dtype) if given is None else self._array(name, given)
         check_shape(self.caller, name, array, self.shape[-1:])
         return Span.of(array.astype(np.float32)[None])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._checks import check_int
+from .._checks import check_choice, check_int
 from .._values import Value, normalize_fields
 from ..order.exact import fma
 from ..order.order import FormatName
@@ -39,8 +39,16 @@ class _Part:
         return _Part(count, self.mean + moved, fma(delta * before, moved, self.squares + other.squares))
 
 
+class Moments(Value):
+    """Rule of the mean and the variance of a row."""
+
+    def __call__(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the mean and the variance [rows, 1] of x [rows, n]."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Welford(Value):
+class Welford(Moments):
     """Mean and variance by Welford's algorithm in each lane of vectors, as PyTorch computes them on CPUs.
 
     Each vector of a chunk gives one partial result: a mean and a sum of squares. Partial results of 2, 4, 8, ...
@@ -109,6 +117,62 @@ class Welford(Value):
             after = x[:, i] - mean
             squares = fma(delta, after, squares) if self.fuses_rest else squares + delta * after
         return _Part(x.shape[1], mean, squares)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ThreadsWelford(Moments):
+    """Mean and variance by Welford's algorithm in each thread of a block, as PyTorch computes them on CUDA.
+
+    A thread takes vectors of consecutive elements. Shuffles by 16, 8, 4, 2 and 1 join the lanes of a warp, and the
+    second half of the warps is joined to the first until one is left.
+
+    Parameters
+    ----------
+    threads : int
+        Number of threads: 32, 64, ..., 1024.
+    vector : int
+        Number of consecutive elements of a thread; the length of a row must be a multiple of it.
+    """
+
+    threads: int = 128
+    vector: int = 4
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        check_choice("ThreadsWelford", "threads", self.threads, (32, 64, 128, 256, 512, 1024))
+        check_int("ThreadsWelford", "vector", self.vector, 1)
+
+    def __call__(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the mean and the variance [rows, 1] of x [rows, n]."""
+        rows, n = x.shape
+        if n % self.vector:
+            raise ValueError(f"ThreadsWelford: n must be a multiple of {self.vector}, got {n}")
+        count, mean, squares = np.zeros((3, rows, self.threads), np.float32)
+        vectors = x.reshape(rows, -1, self.vector)
+        for start in range(0, vectors.shape[1], self.threads):
+            step = vectors[:, start : start + self.threads]
+            own = np.s_[:, : step.shape[1]]
+            for element in np.moveaxis(step, 2, 0):
+                count[own] += 1
+                delta = element - mean[own]
+                mean[own] = fma(delta, 1 / count[own], mean[own])
+                squares[own] = fma(delta, element - mean[own], squares[own])
+        parts = np.stack([count, mean, squares]).reshape(3, rows, -1, 32)
+        for _ in range(5):
+            parts = _join(*np.split(parts, 2, axis=-1))
+        while parts.shape[2] > 1:
+            parts = _join(*np.split(parts, 2, axis=2))
+        return parts[1, :, 0], parts[2, :, 0] / np.float32(n)
+
+
+def _join(own: Floats, other: Floats) -> Floats:
+    """Combine counts, means and sums of squares [3, ...] of two threads as cuWelfordCombine does."""
+    count = own[0] + other[0]
+    reciprocal = 1 / np.maximum(count, 1)
+    share, others = own[0] * reciprocal, other[0] * reciprocal
+    delta = own[1] - other[1]
+    mean = fma(others, other[1], share * own[1])
+    return np.stack([count, mean, fma(delta * delta * other[0], share, own[2] + other[2])])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

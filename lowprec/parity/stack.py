@@ -29,7 +29,7 @@ from ..attn.catalogue import attentions
 from ..definitions import VERSION, DefinitionError, Reader, Writer, to_mapping
 from ..norm.catalogue import norms
 from ..norm.norm import Norm
-from ..norm.sums import ColumnSum, Welford
+from ..norm.sums import ColumnSum, Moments
 from ..order.catalogue import orders
 from ..order.rules import OrderRule
 from ..recipe.data import CLASSES, subclasses
@@ -145,7 +145,15 @@ class Stack(Value):
                 raise ValueError(f"stack: {key} must be a string, got {content[key]!r}")
         if not isinstance(content.get("rules", {}), Mapping):
             raise ValueError(f"stack: rules must be tables, got {content['rules']!r}")
-        parts = (*subclasses(OrderRule), Norm, RoundedFunction, CpuGelu, Welford, ColumnSum, *subclasses(ColumnSum))
+        parts = (
+            *subclasses(OrderRule),
+            Norm,
+            RoundedFunction,
+            CpuGelu,
+            *subclasses(Moments),
+            ColumnSum,
+            *subclasses(ColumnSum),
+        )
         classes = {c.__name__: c for c in (*_rule_classes(), *parts)}
         r = Reader(_CATALOGUES, {**CLASSES, **classes}, content.get("definitions", {}), "stack")
         base = bases[content["base"]] if "base" in content else cls("empty")

@@ -75,7 +75,7 @@ def record_norms(to: Recorder) -> None:
     for dtype in DTYPES:
         for n in NORM_SIZES:
             x, dy = to.tensor(bell(1, 2, n, scale=3), dtype).requires_grad_(), to.tensor(bell(2, 2, n), dtype)
-            weight = to.tensor(bell(3, n) + 1, dtype)
+            weight, bias = to.tensor(bell(3, n) + 1, dtype), to.tensor(bell(4, n), dtype)
 
             def llama(x: Any = x, weight: Any = weight) -> Any:
                 h = x.to(torch.float32)
@@ -85,6 +85,7 @@ def record_norms(to: Recorder) -> None:
                 "torch_cuda_softmax": lambda x=x: torch.softmax(x, -1),
                 "torch_cuda_log_softmax": lambda x=x: torch.log_softmax(x, -1),
                 "torch_cuda_rms_norm": lambda x=x, w=weight, n=n: torch.rms_norm(x, (n,), w, 1e-6),
+                "torch_cuda_layer_norm": lambda x=x, w=weight, b=bias, n=n: torch.layer_norm(x, (n,), w, b, 1e-5),
                 "llama_rms_norm_cuda": llama,
                 "liger_rms_norm": lambda x=x, w=weight: LigerRMSNormFunction.apply(x, w, 1e-6, 0.0, "llama", False),
             }

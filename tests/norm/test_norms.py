@@ -1,16 +1,15 @@
 """Norms have the bits of fractions, the values of float64 formulas, and decide what their documentation decides."""
 
-import math
 from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
 import pytest
+from floats import Exact, fma
 
 import lowprec as lp
 from lowprec.norm.functions import Approximate, SleefLog
-from lowprec.norm.sums import TorchColumnSum, Welford
-from lowprec.oracle.values import FLOAT32, decode, encode
+from lowprec.norm.sums import ThreadsWelford, TorchColumnSum, Welford
 from lowprec.special.cpu import SleefExp
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -22,40 +21,6 @@ def operands(n, dtype, rows=6, seed=0):
     x, dy = (rng.standard_normal((rows, n)).astype("f4").astype(DTYPES[dtype]) for _ in range(2))
     weight, bias = (rng.standard_normal(n).astype("f4").astype(DTYPES[dtype]) for _ in range(2))
     return x, dy, weight, bias
-
-
-def rounded(value):
-    """Return a fraction rounded to float32, as a fraction."""
-    return Fraction(decode(encode(value, FLOAT32), FLOAT32))
-
-
-def root(value):
-    """Return the square root of a fraction, rounded to float32."""
-    scaled = value * Fraction(4) ** 100
-    return rounded(Fraction(2 * math.isqrt(int(scaled)) + (math.isqrt(int(scaled)) ** 2 != scaled), 2) / 2**100)
-
-
-class Exact:
-    """A number of which every operation is exact and then rounded to float32."""
-
-    def __init__(self, value):
-        self.value = rounded(Fraction(value))
-
-    def __add__(self, other):
-        return Exact(self.value + other.value)
-
-    def __sub__(self, other):
-        return Exact(self.value - other.value)
-
-    def __mul__(self, other):
-        return Exact(self.value * other.value)
-
-    def __truediv__(self, other):
-        return Exact(self.value / other.value)
-
-
-def fma(a, b, c):
-    return Exact(a.value * b.value + c.value)
 
 
 def add_in_lanes(terms, lanes):
@@ -96,53 +61,6 @@ def test_softmax_and_its_gradient_have_the_bits_of_fractions(n):
         assert [Fraction(float(v)) for v in dx[row]] == [
             ((a - total) * b).value for a, b in zip(given, expected, strict=True)
         ]
-
-
-@pytest.mark.parametrize(("n", "weighted"), [(3, True), (21, True), (21, False), (270, True)])
-def test_layer_norm_has_the_bits_of_fractions(n, weighted):
-    """Written after moments_utils.h: two levels of chunks at most."""
-    x, _, weight, bias = operands(n, "float32", 1)
-    terms, count = [Exact(float(v)) for v in x[0]], n // 8
-    zero = (0, Exact(0), Exact(0))
-
-    def join(a, b, scalar):
-        m = a[0] + b[0]
-        c = Exact(b[0]) / Exact(m) if m else Exact(0)
-        d = b[1] - a[1]
-        if scalar:
-            return m, fma(c, d, a[1]), a[2] + fma(d * d * c, Exact(a[0]), b[2])
-        return m, a[1] + c * d, fma(d * Exact(a[0]), c * d, a[2] + b[2])
-
-    lanes = []
-    for lane in range(8):
-        levels = [zero, zero]
-        for chunk in range(0, count, 16):
-            size, mean, squares = min(16, count - chunk), Exact(0), Exact(0)
-            for j in range(size):
-                v = terms[(chunk + j) * 8 + lane]
-                d = v - mean
-                mean = fma(Exact(1) / Exact(j + 1), d, mean)
-                squares = fma(d, v - mean, squares)
-            levels[0] = join(levels[0], (size, mean, squares), False)
-            if chunk == 16 and count > 32:
-                levels = [zero, join(levels[1], levels[0], False)]
-        lanes.append(join(levels[0], levels[1], False) if count > 16 else levels[0])
-    total = zero
-    for i, v in enumerate(terms[count * 8 :]):
-        d = v - total[1]
-        mean = total[1] + d / Exact(i + 1)
-        total = (i + 1, mean, total[2] + d * (v - mean))
-    for lane in lanes:
-        total = join(total, (count, *lane[1:]), True)
-    r = Exact(1) / Exact(root((total[2] / Exact(n) + Exact(1e-5)).value))
-    expected = [
-        fma((v - total[1]) * r, Exact(float(w)), Exact(float(b))) if weighted else fma(v - total[1], r, Exact(float(b)))
-        for v, w, b in zip(terms, weight, bias, strict=True)
-    ]
-    norm = lp.norms["torch_cpu_layer_norm"]
-    got = norm(x, weight if weighted else None, bias, eps=1e-5)[0]
-    assert (norm.gradient(x, x, weight if weighted else None).dweight is None) == (not weighted)
-    assert [Fraction(float(v)) for v in got] == [v.value for v in expected]
 
 
 def values(name, x, weight, bias, dy):
@@ -344,8 +262,10 @@ def test_no_rows_have_no_outputs_and_gradients_of_zero(name, dtype):
         (lambda: MOMENTS.with_(order=lp.orders["halving"]), "moments must be given with order, which does not change"),
         (lambda: lp.Norm("mine", "y = x", order="halving"), "order must be of class OrderRule, got 'halving'"),
         (lambda: lp.Norm("mine", "y = x", columns=3), "columns must be of class ColumnSum, got 3"),
-        (lambda: lp.Norm("mine", "y = x", moments=3), "moments must be of class Welford or None, got 3"),
+        (lambda: lp.Norm("mine", "y = x", moments=3), "moments must be of class Moments or None, got 3"),
         (lambda: Welford(0), "lanes must be an integer"),
+        (lambda: ThreadsWelford(48), "ThreadsWelford: threads must be one of 32, 64, 128, 256, 512, 1024, got 48"),
+        (lambda: ThreadsWelford()(ROWS), "ThreadsWelford: n must be a multiple of 4, got 3"),
         (lambda: Approximate("tan"), "function must be one of"),
     ],
 )
