@@ -110,6 +110,7 @@ description of your own kernel:
 | --- | --- |
 | promotion after n products | `promote_every=n` |
 | scales per tensor or row, applied once after all of K | `apply_scales_at="end"` |
+| scales that are not multiplied first: at promotion A's, at the end B's comes first | `scales_one_by_one=True` |
 | split-K: equal contiguous parts, in whole tiles, added in float32, in the result format, by a semaphore, or through \
 a workspace | `split_k`, `split_tile`, `split_k_reduction` |
 | sliced-K: warps of one block take pieces of K in turn | `slices`, `slice_length` |

@@ -14,7 +14,7 @@ the checksum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -192,6 +192,9 @@ def checksum(
     if factor.a is not None and factor.b is not None:
         left, right = left.times(factor.a), right.times(factor.b)
     bound = Bound.of(accumulator, a.shape[1], every, min(spans), target, float(factor.alpha))
+    if library.scales_one_by_one:  # a product with one of the scales may underflow or overflow
+        most, chains = max(float(q.scale.max(initial=1)) for q in (a, b)), -(-a.shape[1] // (every or a.shape[1] or 1))
+        bound = replace(bound, rest=bound.rest + 2 * chains * TINY * most * bound.factor, highest=bound.highest / most)
     tile = check_int("checksum", "tile", tile, 1, MOST_ROWS)
     by_column, by_row = [], []
     with np.errstate(over="ignore", invalid="ignore"):

@@ -38,6 +38,7 @@ from ..tensorcore.operands import (
 from .checksum import TINY, U, Values, half_ulp
 
 _WORK = 1 << 22  # multiply-adds that justify a thread
+_MAX = formats["float32"].max
 
 
 class Errors(NamedTuple):
@@ -157,8 +158,12 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
     if library.k_order == "interleaved":
         a, b = interleave_k(a, way.step), interleave_k(b, way.step)
     by_row = [] if factor.a is None or factor.b is None else [(factor.a, factor.b)]
+    before: Values = np.ones((1, 1))  # scales that multiply the sum before alpha
+    one_by_one = library.scales_one_by_one and a.granularity.rows is not None and b.granularity.rows is not None
     if library.apply_scales_at == "end" and rule.scale_format is None:
         (a, scale_a), (b, scale_b) = strip_row_scales("a", a, library), strip_row_scales("b", b, library)
+        if one_by_one:
+            before, scale_b = scale_b[None].astype(np.float64), np.ones_like(scale_b)
         by_row.append((scale_a, scale_b))
     # Alpha is a product of scales: each multiplication may round, underflow or overflow.
     alpha: Values = np.full((1, 1), float(factor.alpha))
@@ -169,8 +174,9 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
         alpha, largest = alpha * scale, largest * np.maximum(np.abs(scale), 1.0)
         normal = normal & _is_normal(scale) & _is_normal(alpha)
     lost = ((1 + U) ** roundings - 1) * np.abs(alpha) + np.where(normal, 0.0, 4 * TINY * largest)
-    lost = np.where(largest < formats["float32"].max, lost, np.inf)
-    finish = functools.partial(_finished, alpha=alpha, lost=lost)
+    lost = np.where(largest < _MAX, lost, np.inf)
+    finish = functools.partial(_finished, before=before, alpha=alpha, lost=lost)
+    alpha = alpha * before
     plus = None if addend is None else Errors(addend, np.zeros_like(addend), np.zeros_like(addend))
     (m, k), n = a.shape, b.shape[0]
     if library.stream_k:
@@ -187,7 +193,7 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
     norms = [np.sqrt(np.einsum("ij,ij->i", *[q.dequantize()] * 2, dtype=np.float64)) for q in (a, b)]
     size = np.multiply.outer(*norms)
     most = found.most * (1 + 2.0**-30) + (k + 16) * 2.0**-52 * size * np.abs(alpha)
-    below = np.maximum(size, size * np.abs(alpha)) < formats["float32"].max / 2
+    below = np.maximum(size, size * np.abs(alpha)) < _MAX / 2
     return found._replace(most=np.where(below & ~np.isnan(most), most, np.inf))  # NaN: an infinite bound times 0
 
 
@@ -211,8 +217,11 @@ def _reduced(
     return finish(total, addend)
 
 
-def _finished(total: Errors, addend: Errors | None, *, alpha: Values, lost: Values) -> Errors:
-    """Return the errors of the epilogue ``fma(alpha, T, beta C)``, in which alpha has an error of up to `lost`."""
+def _finished(total: Errors, addend: Errors | None, *, before: Values, alpha: Values, lost: Values) -> Errors:
+    """Return the errors of the epilogue ``fma(alpha, before * T, beta C)``; alpha has an error of up to `lost`."""
+    if not (before == 1).all():
+        total = total.times(before).rounded(0.0 if power_of_two(before).all() else U)
+        total = total._replace(most=np.where(np.abs(total.exact) + total.most < _MAX, total.most, np.inf))
     if addend is None and (alpha == 1).all():
         return total
     found, wrong = total.times(alpha), total.times(lost)
@@ -292,7 +301,10 @@ def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Erro
     size = np.multiply.outer(*(np.sqrt(np.square(part).sum(axis=1)) for part in norms))
     lost = np.inf if plan.rescaled.any() else TINY * plan.factor * (size + most)
     most += np.where(_is_normal(lowest), 0.0, lost)
-    return Errors(exact, np.where(highest <= formats["float32"].max, most, np.inf), variance)
+    if library.scales_one_by_one:  # a chain times A's scale may underflow or overflow
+        most += TINY * (len(first) - 1) * ends[1][1]
+        most = np.where(2 * plan.factor * size * ends[0][1][:, None] < _MAX, most, np.inf)
+    return Errors(exact, np.where(highest <= _MAX, most, np.inf), variance)
 
 
 def _blocks(k: int, every: int | None, length: int, span: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

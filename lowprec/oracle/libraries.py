@@ -30,7 +30,8 @@ class Order:
     rounded_scale
         Whether s is rounded to float32; False is a wrong rule.
     one_by_one
-        Wrong rule: the chain is multiplied by the two scales separately.
+        Whether the two scales multiply separately, as cuBLASLt's for rows and 1x128: that of a before that of b at
+        promotion, that of b first at the end. A wrong rule for the others.
     backwards
         Wrong rule: the last chain comes first.
     """
@@ -67,19 +68,20 @@ class Order:
             elif self.fused and self.rounded_scale and not self.one_by_one:
                 total = fma32(_times(*pair), part, total)
             else:
-                total = self._wrong(pair, part, total)
+                total = self._other(pair, part, total)
         return total if self.scales == "promotion" else self._scaled(scales[0], total)
 
     def _scaled(self, pair: tuple[int, int], total: int) -> int:
         if self.one_by_one:
-            return _times(pair[1], _times(pair[0], total))
+            return _times(pair[0], _times(pair[1], total))
         if self.rounded_scale:
             return _times(_times(*pair), total)
         return _exact_product(pair, total, _NEGATIVE_ZERO)
 
-    def _wrong(self, pair: tuple[int, int], part: int, total: int) -> int:
+    def _other(self, pair: tuple[int, int], part: int, total: int) -> int:
         if self.one_by_one:
-            return fma32(pair[1], _times(pair[0], part), total)
+            own = _times(pair[0], part)
+            return fma32(pair[1], own, total) if self.fused else _add(_times(pair[1], own), total)
         if not self.rounded_scale:
             return _exact_product(pair, part, total)
         return _add(_times(_times(*pair), part), total)
@@ -105,6 +107,7 @@ ORDERS = {
     "deepgemm": Order(),
     "cublaslt": Order(scales="end"),
     "cublaslt_fast": Order(scales="end", promote_every=None),
+    "cublaslt_1x128": Order(one_by_one=True),
     "cutlass_2xacc": Order(scales="end"),
 }
-"""Orders of operations of the catalogue's libraries, by name."""
+"""Orders of operations of the catalogue's libraries, by name; for scales per tensor where they come at the end."""

@@ -5,6 +5,7 @@ Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -40,7 +41,7 @@ from .operands import (
     strip_tensor_scales,
 )
 from .packed import PackedB
-from .problem import Float32Matrix, canonical_nan
+from .problem import Float32Matrix, canonical_nan, times
 from .splits import Cut, Parts, split_of
 
 _FLOAT32, _ONE = formats["float32"], np.float32(1)
@@ -129,9 +130,11 @@ def gemm(
     2. Splits are added sequentially in float32. A `lowprec.GemmLibrary` may specify another order of steps 1 and 2,
        and of k.
     3. ``D = fma(f, T, float32(beta * C))``, f being float32(alpha), times ``float32(scale_a * scale_b)`` if scales are
-       applied at the end. Without C, or with beta = 0, ``D = fma(f, T, +0)``, in which an exact zero is +0, and D = T
-       if f is 1. This is assumed for all libraries: cuBLAS documents that C need not be valid input if beta is 0,
-       CUTLASS's epilogues do not load it then, and DeepGEMM has no beta.
+       applied at the end. With the library's `scales_one_by_one` and scales per row, B's multiply T before, and f has
+       A's alone; with scales at promotion, A's multiply the chain before ``T = fma(scale_b, chain, T)``. Without C, or
+       with beta = 0, ``D = fma(f, T, +0)``, in which an exact zero is +0, and D = T if f is 1. This is assumed for all
+       libraries: cuBLAS documents that C need not be valid input if beta is 0, CUTLASS's epilogues do not load it then,
+       and DeepGEMM has no beta.
     4. D is rounded to `out_format`, to nearest even: two roundings, as in the libraries.
 
     Scales per tensor are part of the epilogue's factor: alpha becomes ``float32(float32(t_a * t_b) * alpha)``, as
@@ -210,9 +213,11 @@ def _matrix(
     if library.k_order == "interleaved":
         a, b, order = interleave_k(a, order.way.step), interleave_k(b, order.way.step), order._replace(kept=None)
         k = a.codes.shape[1]
+    by_row = library.scales_one_by_one and a.granularity.rows is not None and b.granularity.rows is not None
     if library.apply_scales_at == "end" and order.way.accumulator.scale_format is None:
         (a, scale_a), (b, scale_b) = strip_row_scales("a", a, library), strip_row_scales("b", b, library)
         scales = scale_a, scale_b
+    finished = functools.partial(_finished, scales=scales, addend=addend, factor=factor, one_by_one=by_row)
     if library.stream_k:
         _check_tiles(library, a, b)
     if m == 0 or n == 0:
@@ -225,17 +230,17 @@ def _matrix(
             order = order._replace(kept=None)  # packed for all columns, not a tile's
         for rows, columns, parts in tiles:
             total[rows, columns] = _sum(a[rows], b[columns], tuple(parts), "float32", order)
-        return _finished(total, scales, addend, factor)
+        return finished(total)
     parts, reduction = library.parts(k, order.split_k), library.split_k_reduction
     if len(parts) == 1 or (reduction == "tree" and order.target.same_codes(_FLOAT32)):
         parts, reduction = [(0, k)], "float32"
     if reduction not in ("out", "serial"):
-        return _finished(_sum(a, b, tuple(parts), reduction, order), scales, addend, factor)
+        return finished(_sum(a, b, tuple(parts), reduction, order))
     finish = None
     if scales is not None or addend is not None or not factor.is_one:
         is_one = factor.is_one and (scales is None or all((s == 1).all() for s in scales))
         one, zero = np.ones((m, n), np.float32), np.full((m, n), -0.0, np.float32)
-        finish = None if is_one else _finished(one, scales, zero, factor), addend
+        finish = None if is_one else finished(one, addend=zero), addend
     total = _sum(a, b, tuple(parts), reduction, order, finish)
     return round_to(total, order.target, out=total)
 
@@ -276,6 +281,8 @@ def _sum(
     factors, onto = finish or (None, None)
     split = split_of(parts, reduction, cut, finish is not None, factors is not None)
     joins = split.joins_to(order.target, factors, onto) if split.rounds or finish else split.joins
+    if library.scales_one_by_one and library.apply_scales_at == "promotion":
+        joins = joins._replace(scales_one_by_one=True, fits_kernels=False)
     if are_values:
         x, y = (split.gather_values(q) for q in (a, b))
         out = np.empty((len(x), len(y)), np.float32)
@@ -289,13 +296,18 @@ def _sum(
 
 def _finished(
     total: Float32Matrix, scales: tuple[Float32Matrix, Float32Matrix] | None, addend: Float32Matrix | None,
-    factor: Factor,
+    factor: Factor, one_by_one: bool = False,
 ) -> Float32Matrix:  # fmt: skip
-    """Return the result of the epilogue: scales at the end, the factor, and the addend, which is overwritten."""
+    """Return the result of the epilogue: scales at the end, the factor, and the addend, which is overwritten.
+
+    If `one_by_one`, B's scales multiply the total, and A's are part of the factor.
+    """
     if scales is None and addend is None and factor.is_one:
         return total
     if scales is None:
         scales = np.ones(total.shape[0], np.float32), np.ones(total.shape[1], np.float32)
+    if one_by_one:
+        total, scales = times(total, scales[1]), (scales[0], np.ones_like(scales[1]))
     result = np.zeros_like(total) if addend is None else addend
     if factor.a is None:
         epilogue.finish(total, *scales, factor.alpha, result)

@@ -41,6 +41,10 @@ class GemmLibrary(Value):
         Default length in k of one chain; None: one chain over all of K.
     fma_promotion : bool
         Whether the result of a chain is multiplied by its scales and added with one rounding instead of two.
+    scales_one_by_one : bool
+        Whether the scales of A and B multiply one after the other: ``D = fma(chain * scale_a, scale_b, D)`` at
+        promotion, and ``(D * scale_b) * scale_a`` at the end, there only if both operands have scales per row.
+        Otherwise, their rounded product multiplies.
     k_order : {"increasing", "interleaved"}
         ``interleaved``: in every pair of instructions, the first takes the products with k % 4 in {0, 1} and the second
         the others, as on chips that issue two narrower instructions.
@@ -85,6 +89,7 @@ class GemmLibrary(Value):
     slice_length: int = 32
     stream_k: tuple[int, ...] = ()
     round_through: Literal["float32", "float16"] = "float32"
+    scales_one_by_one: bool = False
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +102,11 @@ class GemmLibrary(Value):
         check_choice(caller, "round_through", self.round_through, ("float32", "float16"))
         for field in ("split_k", "split_tile", "slices", "slice_length"):
             check_int(caller, field, getattr(self, field), 1)
+        if self.scales_one_by_one and self.apply_scales_at == "end" and self.split_k_reduction in ("out", "serial"):
+            raise ValueError(
+                f"{caller}: scales_one_by_one must be False with apply_scales_at='end' and split_k_reduction="
+                f"{self.split_k_reduction!r}, got True"
+            )
         for number in self.stream_k:
             check_int(caller, "stream_k", number, 1)
         if self.stream_k and (len(self.stream_k), self.split_k_reduction, self.split_k) != (3, "float32", 1):
@@ -186,13 +196,22 @@ for _library in (
     GemmLibrary(
         "cublaslt",
         apply_scales_at="end",
-        source=f"cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0; scales per tensor: 0 of 418,304 {_H200}",
+        scales_one_by_one=True,
+        source="cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0; scales per tensor: 0 of 418,304, and per row "
+        f"0 of 418,304 {_H200}",
     ),
     GemmLibrary(
         "cublaslt_fast",
         apply_scales_at="end",
         promote_every=None,
-        source=f"cuBLASLt with fast accumulation: mmaemu 0.1.0; scales per tensor, K not split: 0 of 385,536 {_H200}",
+        scales_one_by_one=True,
+        source="cuBLASLt with fast accumulation: mmaemu 0.1.0; scales per tensor, split_k=2 for K = 7168: 0 of "
+        f"418,304, and per row 0 of 418,304 {_H200}",
+    ),
+    GemmLibrary(
+        "cublaslt_1x128",
+        scales_one_by_one=True,
+        source=f"cuBLASLt with scales per 1x128 in both operands, split_k=2 for K = 7168: 0 of 205,056 {_H200}",
     ),
     GemmLibrary(
         "cutlass_2xacc", apply_scales_at="end", source="CUTLASS example 54: four instructions, then a float32 addition"

@@ -42,6 +42,8 @@ class Joins(NamedTuple):
         Factors of the epilogue of each part of K; empty if they are 1.
     addend : ndarray of float32, shape (M, N), optional
         First sum on the stack; None: +0.
+    scales_one_by_one : bool
+        Whether A's scale multiplies a chain before B's does; then, every chain is computed as a separate product.
     """
 
     plan: NDArray[np.int64]
@@ -52,6 +54,7 @@ class Joins(NamedTuple):
     grouped: tuple[int, NDArray[np.int64]] = (0, np.empty((0, 5), np.int64))
     factors: Float32Matrix = _NO_FACTORS
     addend: Float32Matrix | None = None
+    scales_one_by_one: bool = False
 
     def rounded_to(self, target: Format) -> Joins:
         """Return the joins with partial sums that are rounded to a format."""
@@ -140,6 +143,12 @@ class GemmProblem(NamedTuple):
             return GemmProblem(a, b, self.fa, self.fb, c)
         some = slice(start // block, stop // block)
         return GemmProblem(a, b, self.fa, self.fb, c, self.inside_a[:, some], self.inside_b[:, some])
+
+
+def times(total: Float32Matrix, scale: Float32Matrix) -> Float32Matrix:
+    """Return float32 sums times scales, each product rounded; NaN may have any bits."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return total * scale
 
 
 def _some(x: Matrix | None, at: Any) -> Matrix | None:

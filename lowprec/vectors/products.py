@@ -159,7 +159,8 @@ class GemmFamily(Family):
             "K": _K, "order": plain(order), "accumulator": type(machine.rule).__name__, "rule": plain(machine.rule),
             "a and b": describe(E4M3FN), "scales": "float32, multiply codes; one for each 128 of k, or one",
             "steps": "each chain from +0; promotion: D = fma(fl(a_scale * b_scale), chain, D) from +0; "
-            "end: T = fl(T + chain) from +0, D = fl(fl(a_scale * b_scale) * T)",
+            "end: T = fl(T + chain) from +0, D = fl(fl(a_scale * b_scale) * T)"
+            + "; one_by_one: D = fma(b_scale, fl(a_scale * chain), D)" * order.one_by_one,
         }  # fmt: skip
         stream = Stream(seed, "/".join(("gemm", *parts)))
         answer = _ordered(order, machine.rule, count)
@@ -180,20 +181,29 @@ class GemmFamily(Family):
         wrong: dict[str, dict[str, Any]] = {
             "chains of 64": {"promote_every": 64},
             "one chain" if order.promote_every else "chains of 128": {"promote_every": every},
-            "product of the scales not rounded": {"rounded_scale": False}, "scales one by one": {"one_by_one": True},
         }  # fmt: skip
+        if order.one_by_one:
+            wrong["product of the scales"] = {"one_by_one": False}
+        else:
+            wrong |= {"product of the scales not rounded": {"rounded_scale": False},
+                      "scales one by one": {"one_by_one": True}}  # fmt: skip
         if order.scales == "promotion":
             wrong |= {"separate multiply and add": {"fused": False}, "scales at the end": {"scales": "end"}}
         if order.promote_every:
             wrong["last chain first"] = {"backwards": True}
         for words, change in wrong.items():
             yield Rule(words, _ordered(dataclasses.replace(order, **change), machine.rule, count), True)
+        if order.one_by_one:
+            yield Rule("b's scale first", _ordered(order, machine.rule, count, exchanged=True), True)
 
 
-def _ordered(order: Order, rule: DotRule, count: int) -> Answer:
+def _ordered(order: Order, rule: DotRule, count: int, *, exchanged: bool = False) -> Answer:
+    """Return the answer of an order; if `exchanged`, the scale of b takes the place of that of a."""
+
     def answer(words: Words) -> Words:
         scales = words[2 * _K :]
-        pairs = list(zip(scales[:count], scales[count:], strict=True))
+        own, other = (scales[count:], scales[:count]) if exchanged else (scales[:count], scales[count:])
+        pairs = list(zip(own, other, strict=True))
         pairs += pairs[-1:] * (-(-_K // 128) - count)
         return (order.dot(words[:_K], words[_K : 2 * _K], pairs, rule, E4M3FN, E4M3FN, 128),)
 

@@ -9,6 +9,7 @@ kernels that computed each product, and the numbers of rows at which the first r
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -24,6 +25,11 @@ SUM_ROWS = (1, 2, 3, 4, 8, 16, 17, 64)
 SHAPES = ((64, 64, 64), (64, 128, 128), (128, 128, 512), (64, 256, 1024), (16, 512, 4096), (128, 128, 7168),
           (1, 256, 4096), (8, 1024, 2048), (256, 512, 2048))  # fmt: skip
 ROWS, COLUMNS = 4, 16
+#: Rows and columns of results with scales of blocks at which orders of the scales' products have other bits.
+PLACES = {
+    (128, 128, 512): ((38, 62), (31, 34)), (128, 128, 7168): ((50, 57, 98, 124), (68, 122, 69, 29)),
+    (256, 512, 2048): ((88, 106, 117, 120, 137, 144, 244, 245), (343, 448, 276, 506, 46, 255, 273, 384)),
+}  # fmt: skip
 TALL = ((4096, 4096), (7168, 2048), (1536, 7168), (512, 16384))
 COUNTS = (*range(1, 34), 40, 48, 63, 64, 65, 96, 127, 128, 129, 192, 256, 384, 512, 1024, 2048)
 
@@ -121,10 +127,16 @@ def record_products(to: Recorder) -> None:
                 name = f"scaled/{kind}/{'fast' if fast else 'slow'}/{m}x{n}x{k}"
                 to.product(name, lambda x=x, y=y, s=scales, fast=fast: torch._scaled_mm(
                     x, y.t(), *s, out_dtype=torch.float32, use_fast_accum=fast))  # fmt: skip
-        if n == 128:  # scales per 1x128 and 128x128
-            sa, sb = (to.tensor(positive(s, k // 128, size), "float32") for s, size in ((14, m), (15, 1)))
-            to.product(f"scaled/block/{m}x{n}x{k}", lambda x=x, y=y, sa=sa, sb=sb: torch._scaled_mm(
-                x, y.t(), sa.t(), sb, out_dtype=torch.bfloat16))  # fmt: skip
+        if k % 128 == 0:  # scales per 1x128 in both operands, and per 128x128 in the second
+            sa = to.tensor(positive(14, k // 128, m), "float32").t()
+            for kind, size in (("block", n), ("block128", 1))[: 2 if n == 128 else 1]:
+                sb = to.tensor(positive(15, k // 128, size), "float32")
+                call: Callable[[], Any] = functools.partial(
+                    torch._scaled_mm, x, y.t(), sa, sb, out_dtype=torch.bfloat16
+                )
+                to.product(f"scaled/{kind}/{m}x{n}x{k}", call)
+                if (m, n, k) in PLACES:
+                    to.words[f"scaled/{kind}/{m}x{n}x{k}/places"] = to.words_of(call())[PLACES[m, n, k]]
 
 
 def find_changes(to: Recorder) -> dict[str, list[int]]:

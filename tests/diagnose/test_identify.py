@@ -1,5 +1,6 @@
 """`identify`: what made a dump is named, by its place in the catalogue or by its fields; and what is no dump."""
 
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,7 @@ def test_damaged_outputs_are_listed() -> None:
 
 
 SCALED = {"separate": lp.GemmLibrary("mine", fma_promotion=False)} | {
-    name: lp.gemm_libraries[name] for name in ("cublaslt", "deepgemm")
+    name: lp.gemm_libraries[name] for name in ("cublaslt", "cublaslt_1x128", "deepgemm")
 }
 
 
@@ -211,13 +212,11 @@ def test_what_is_done_around_chains(name: str, out: str) -> None:
     made = lp.gemm(qa, qb, library=SCALED[name], out_format=out)
     d = made if out == "float32" else made.astype(ml_dtypes.bfloat16)
     found = lp.identify(qa, qb, None, d)
-    orders = [(c.library.fma_promotion, c.library.apply_scales_at) for c in found.candidates if c.library is not None]
-    assert (
-        SCALED[name].fma_promotion,
-        SCALED[name].apply_scales_at,
-    ) in orders  # 8 bits of a result may not tell them apart
+    order = operator.attrgetter("fma_promotion", "apply_scales_at", "scales_one_by_one")
+    orders = [order(c.library) for c in found.candidates if c.library is not None]
+    assert order(SCALED[name]) in orders  # 8 bits of a result may not tell them apart
     if out == "float32":
-        assert orders[0] == (SCALED[name].fma_promotion, SCALED[name].apply_scales_at)
+        assert orders[0] == order(SCALED[name])
     assert found.machines[0].name == "hopper_fp8"
     given = {"a": qa.codes, "b": qb.codes, "a_scale": qa.scale, "b_scale": qb.scale}
     assert prints(found, given | {"d": d.astype(np.float32)})

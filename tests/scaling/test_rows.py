@@ -196,8 +196,8 @@ def test_scales_at_the_end_and_of_rows():
     d = lp.gemm(a, b, accumulator="exact", library="cublaslt")
     ones = [replace(q, scale=np.ones((1, 1), np.float32), granularity="tensor", tensor_scale=None) for q in (a, b)]
     plain = lp.gemm(*ones, accumulator="exact", library="cublaslt")
-    factor = (a.scale * b.scale.T) * (a.tensor_scale * b.tensor_scale.T)
-    assert bits(d) == bits((factor.astype(np.float64) * plain).astype(np.float32))
+    factor = a.scale * (a.tensor_scale * b.tensor_scale.T)
+    assert bits(d) == bits((factor.astype(np.float64) * (plain * b.scale.T)).astype(np.float32))
 
 
 @pytest.mark.parametrize("scaled", ["a", "ab"])

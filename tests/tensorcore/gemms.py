@@ -54,6 +54,13 @@ def both_scales(qa: lp.Quantized, qb: lp.Quantized, k: int = 0) -> F32:
     return by_row(qa, k)[:, None] * by_row(qb, k)[None, :]
 
 
+def promoted(library: lp.GemmLibrary, qa: lp.Quantized, qb: lp.Quantized, k: int, part: F32, total: F32) -> F32:
+    """The float32 sum to which a chain that begins at k is promoted."""
+    if library.scales_one_by_one:
+        return fma(by_row(qa, k)[:, None] * part, by_row(qb, k)[None, :], total)
+    return fma(both_scales(qa, qb, k), part, total)
+
+
 def chain(qa: lp.Quantized, qb: lp.Quantized, start: int, stop: int, machine: Any, c: F32 | None = None) -> F32:
     """One chain over a part of K, without scales."""
     a, b = (np.ascontiguousarray(q.codes[:, start:stop]) for q in (qa, qb))

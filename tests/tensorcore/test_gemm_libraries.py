@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from floats import bits, normal
-from gemms import assert_same, both_scales, chain, fma, operands, rounded, scaled_chain, summed
+from gemms import assert_same, both_scales, by_row, chain, fma, operands, promoted, rounded, scaled_chain, summed
 from refusals import refusals
 
 import lowprec as lp
@@ -28,7 +28,11 @@ AT_END = [name for name in USUAL if gemm_libraries[name].apply_scales_at == "end
 def test_scales_at_the_end(machine, library, granularity):
     formats = ("e2m1fn", "e2m1fn") if machine.endswith("f16") else ("e4m3fn", "e5m2")
     qa, qb = operands(5, 4, 600, granularity, formats)
-    right = both_scales(qa, qb) * summed(qa, qb, machine, gemm_libraries[library].promote_every)
+    total, way = summed(qa, qb, machine, gemm_libraries[library].promote_every), gemm_libraries[library]
+    right = both_scales(qa, qb) * total
+    if way.scales_one_by_one and granularity == ("row", "row"):
+        differs, right = right, total * by_row(qb, 0) * by_row(qa, 0)[:, None]
+        assert (differs != right).any()
     assert_same(lp.gemm(qa, qb, accumulator=machine, library=library), right)
     for out in ("bfloat16", "float16"):
         assert_same(lp.gemm(qa, qb, accumulator=machine, library=library, out_format=out), rounded(right, out))
@@ -68,13 +72,15 @@ def test_libraries_differ():
 def test_split_k(library, k, split_k, runs):
     """Whole tiles of 128, the last run shorter, added one after the other before scales that come at the end."""
     qa, qb = operands(5, 6, k)
-    at_end, s = gemm_libraries[library].apply_scales_at == "end", both_scales(qa, qb)
+    own, s = gemm_libraries[library], both_scales(qa, qb)
+    at_end = own.apply_scales_at == "end"
     total = np.zeros((5, 6), np.float32)
     for start, stop in itertools.pairwise(np.cumsum([0, *runs])):
         part = np.zeros((5, 6), np.float32)
         step = gemm_libraries[library].promote_every or stop
         for p in range(start, stop, step):
-            part = fma(1 if at_end else s, chain(qa, qb, p, min(p + step, stop), "hopper_fp8"), part)
+            each = chain(qa, qb, p, min(p + step, stop), "hopper_fp8")
+            part = part + each if at_end else promoted(own, qa, qb, p, each, part)
         total = part if start == 0 else total + part
     assert_same(lp.gemm(qa, qb, library=library, split_k=split_k), s * total if at_end else total)
 
@@ -253,6 +259,20 @@ def test_a_separate_addition_at_promotion(machine, every):
     assert not np.array_equal(total, lp.gemm(qa, qb, accumulator=machine, promote_every=every))
 
 
+@pytest.mark.parametrize("granularity", ["1x128", "1x64"])
+@pytest.mark.parametrize("machine", ["hopper_fp8", "blackwell_fp8_mma", "exact"])
+def test_scales_one_by_one_at_promotion(machine, granularity):
+    library, (qa, qb) = gemm_libraries["cublaslt_1x128"], operands(15, 14, 640, granularity)
+    total, step = np.zeros((15, 14), np.float32), qa.granularity.columns
+    for k in range(0, 640, step):
+        total = promoted(library, qa, qb, k, chain(qa, qb, k, k + step, machine), total)
+    options = {"accumulator": machine, "library": library}
+    assert_same(lp.gemm(qa, qb, **options), total)
+    assert_same(lp.gemm(qa, lp.prepack_b(qb, accumulator=machine), **options), total)
+    assert not np.array_equal(total, lp.gemm(qa, qb, accumulator=machine))
+    assert not np.array_equal(total, lp.gemm(qb, qa, **options).T)
+
+
 @pytest.mark.parametrize("k", [640, 600, 50])
 @pytest.mark.parametrize("granularity", ["tensor", "1x128"])
 @pytest.mark.parametrize(("machine", "step"), [("hopper_fp8", 32), ("ada_fp8", 16)])
@@ -343,6 +363,8 @@ test_refused = refusals([
     ("grouped(qx, qx, expert=[0] * 3)", r"b must be a Quantized of shape \(experts, N, K\) or a sequence of \(N,"),
     ("grouped(qx, [alone[0], qx], expert=[0] * 3)", "matrices of one shape"),
     ("grouped(qx, alone, expert=[0] * 3, c=np.zeros(3))", r"grouped_gemm: c must have shape \(3, 128\), got \(3,\)"),
+    ("GemmLibrary('odd', 'end', split_k_reduction='out', scales_one_by_one=True)",
+     "scales_one_by_one must be False with apply_scales_at='end' and split_k_reduction='out', got True"),
     ("GemmLibrary('odd', apply_scales_at='middle')",
      "GemmLibrary odd: apply_scales_at must be 'promotion' or 'end', got 'middle'"),
     ("GemmLibrary('odd', k_order='odd')",

@@ -56,23 +56,49 @@ def quantized(x, scale, rows, columns):
     )
 
 
+#: Parts into which cuBLASLt splits K of products with scales per tensor or block.
+SPLIT = {(128, 128, 7168): 2}
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", PROGRAM.SHAPES, ids=str)
 def test_scaled_products_of_an_h200(shape):
-    m, n, k = shape
-    a, b = corners(*shape, scale=8)
+    (m, n, k), (a, b), split = shape, corners(*shape, scale=8), SPLIT.get(shape, 1)
     one = quantized(a, [[0.0173]], None, None), quantized(b, [[1.37]], None, None)
-    plain = quantized(a, [[1]], None, None), quantized(b, [[1]], None, None)
-    by_row = PROGRAM.positive(12, m, 1)[: len(a)], PROGRAM.positive(13, 1, n)[:, : len(b)]
+    scales = PROGRAM.positive(12, m, 1)[: len(a)], PROGRAM.positive(13, 1, n).T[: len(b)]
+    by_row = [quantized(x, scale, 1, None) for x, scale in zip((a, b), scales, strict=True)]
     for speed, library in (("slow", "cublaslt"), ("fast", "cublaslt_fast")):
-        if (speed, shape) != ("fast", (128, 128, 7168)):  # in which K is split
-            right = h200()[f"scaled/tensor/{speed}/{m}x{n}x{k}"]
-            assert (lp.gemm(*one, library=library).view(np.int32) == right).all()
-        # cuBLAS multiplies scales of rows one after the other.
-        total = lp.gemm(*plain, library=library) * by_row[1] * by_row[0]
-        assert (total.view(np.int32) == h200()[f"scaled/row/{speed}/{m}x{n}x{k}"]).all()
-    if k % 128 == 0:
-        sa, sb = PROGRAM.positive(14, k // 128, m).T[: len(a)], PROGRAM.positive(15, k // 128, n).T[: len(b)]
-        total = lp.gemm(quantized(a, sa, 1, 128), quantized(b, sb, 1, 128), out_format="bfloat16", library="deepgemm")
-        right = h200()[f"scaled/block/{m}x{n}x{k}"].astype(np.int32) << 16
-        assert (total.view(np.int32) == right).all()
+        for kind, pair, parts in (("tensor", one, split), ("row", by_row, 1)):
+            right = h200()[f"scaled/{kind}/{speed}/{m}x{n}x{k}"]
+            assert (lp.gemm(*pair, library=library, split_k=parts).view(np.int32) == right).all(), (kind, speed)
+
+
+#: Libraries with the order of scales per 1x128 in both operands, and per 128x128 in the second; then the other one.
+BLOCKS = {"block": (1, "cublaslt_1x128", "deepgemm"), "block128": (128, "deepgemm", "cublaslt_1x128")}
+
+
+def with_blocks(rows, library, shape, at):
+    """Return a product with scales of blocks at given rows and columns, as bits of bfloat16."""
+    m, n, k = shape
+    x = PROGRAM.bell(10, m, k, scale=8), PROGRAM.bell(11, n, k, scale=8)
+    scales = PROGRAM.positive(14, k // 128, m).T, np.repeat(PROGRAM.positive(15, k // 128, n // rows).T, rows, axis=0)
+    a, b = (quantized(v[some], s[some], 1, 128) for v, s, some in zip(x, scales, at, strict=True))
+    d = lp.gemm(a, b, out_format="bfloat16", library=library, split_k=SPLIT.get(shape, 1) if rows == 1 else 1)
+    return (d.view(np.int32) >> 16).astype(np.int16)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_products_with_scales_of_blocks_of_an_h200(kind):
+    rows, library, other = BLOCKS[kind]
+    wrong = 0
+    for shape in PROGRAM.SHAPES:
+        name = f"scaled/{kind}/{shape[0]}x{shape[1]}x{shape[2]}"
+        if name in h200():
+            corner = np.arange(min(shape[0], PROGRAM.ROWS)), np.arange(PROGRAM.COLUMNS)
+            assert (with_blocks(rows, library, shape, corner) == h200()[name]).all(), shape
+        if f"{name}/places" in h200():
+            places, right = [np.array(at) for at in PROGRAM.PLACES[shape]], h200()[f"{name}/places"]
+            assert (with_blocks(rows, library, shape, places).diagonal() == right).all(), shape
+            wrong += (with_blocks(rows, other, shape, places).diagonal() != right).sum()
+    assert wrong

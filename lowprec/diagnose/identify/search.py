@@ -7,6 +7,7 @@ that refute it then are added to the sample.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -107,18 +108,21 @@ def _orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
     found: list[GemmLibrary] = []
     tiles, rounds = -(-dump.k // _TILE), dump.out != FLOAT32 or dump.scaled or dump.c is not None
     splits = {-(-tiles // n): n for n in range(tiles, 0, -1)}  # each length of a run once
+    by_row = all(q.granularity.rows is not None for q in dump.quantized)
     for scales, fused in (("promotion", True), ("promotion", False), ("end", True)):
         if dump.blocks is None and (scales, fused) != ("end", True):
             continue  # without scales nothing shows where they are applied
         if scales == "end" and dump.quantized[0].scale.shape[1] > 1:
             continue
-        for k_order in ("increasing", "interleaved"):
-            for n in sorted(splits.values()):
-                for split_k_reduction in ("float32", "out") if n > 1 and rounds else ("float32",):
-                    found.append(
-                        GemmLibrary("found", scales, None, fused, k_order, n, split_k_reduction)  # type: ignore[arg-type]
-                    )
-    first = GemmLibrary("found", "end", None)
+        # Scales per tensor do not show whether they multiply one by one: then, the order is that of cuBLASLt.
+        ways = (False,) if not fused else (False, True) if scales == "promotion" or by_row else (True,)
+        for k_order, n, one_by_one in itertools.product(("increasing", "interleaved"), sorted(splits.values()), ways):
+            for split_k_reduction in ("float32", "out") if n > 1 and rounds else ("float32",):
+                own = one_by_one and (scales, split_k_reduction) != ("end", "out")
+                found.append(
+                    GemmLibrary("found", scales, None, fused, k_order, n, split_k_reduction, scales_one_by_one=own)  # type: ignore[arg-type]
+                )
+    first = GemmLibrary("found", "end", None, scales_one_by_one=True)
     if plain and dump.c is None:
         found = [library for library in found if library != first]  # the same as an instruction alone
     found.sort(key=lambda x: (_changes(x), x.split_k))
@@ -127,7 +131,8 @@ def _orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
 
 def _changes(x: GemmLibrary) -> int:
     """Return the number of fields in which an order differs from the simplest one."""
-    return (x.split_k_reduction != "float32") + (x.split_k > 1) + (x.k_order != "increasing") + (not x.fma_promotion)
+    differs = x.split_k_reduction != "float32", x.split_k > 1, x.k_order != "increasing", not x.fma_promotion
+    return sum(differs) + (x.scales_one_by_one and x.apply_scales_at == "promotion")
 
 
 def _longest(dump: GemmDump) -> int:

@@ -18,7 +18,7 @@ from ...kernels.tensorcore import epilogue
 from ...kernels.tensorcore.reference import aligned
 from ...kernels.tensorcore.reference.aligned import Parts, Result, Rule
 from ..accumulator import ALIGNMENTS, FLOAT16, Accumulator, AlignedSum
-from ..problem import Float32Matrix, GemmProblem, Joins, Matrix, canonical_nan
+from ..problem import Float32Matrix, GemmProblem, Joins, Matrix, canonical_nan, times
 
 _WORK = 1 << 17  # multiply-adds that justify a thread
 Chain = Callable[[GemmProblem], Matrix]
@@ -47,7 +47,10 @@ def solve_joined(accumulator: Accumulator, p: GemmProblem, joins: Joins, chain: 
             part, last = state.astype(np.float32, copy=False), stack[top - 1]
             last[...] = last if push == epilogue.PROMOTE else 0
             if p.scale_a is not None and p.scale_b is not None:
-                epilogue.promote(part, p.scale_a[block], p.scale_b[block], last)
+                scale_a = p.scale_a[block]
+                if joins.scales_one_by_one:
+                    part, scale_a = times(part, scale_a[:, None]), np.ones_like(scale_a)
+                epilogue.promote(part, scale_a, p.scale_b[block], last)
             else:
                 with np.errstate(over="ignore", invalid="ignore"):
                     last += part
