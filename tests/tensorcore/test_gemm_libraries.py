@@ -259,6 +259,7 @@ def test_a_separate_addition_at_promotion(machine, every):
     assert not np.array_equal(total, lp.gemm(qa, qb, accumulator=machine, promote_every=every))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("granularity", ["1x128", "1x64"])
 @pytest.mark.parametrize("machine", ["hopper_fp8", "blackwell_fp8_mma", "exact"])
 def test_scales_one_by_one_at_promotion(machine, granularity):
