@@ -224,8 +224,8 @@ smallest of these cases are part of the test suite.
 105,920 log-sum-exps of `flash2_hopper`, `flash2_splitkv_hopper`, `fa3_bf16`, `fa3_fp8`, `flashinfer_fp8`,
 `flashmla_dense` and `flashmla_fp8` differ from lowprec's, if all NaN count as one: several head sizes, causal and not,
 outliers, NaN, split keys of FlashAttention 2 (`pytest -m "" tests/attn/test_h200.py`). None of 2,853,888 more outputs
-of FlashMLA, with sinks and splits, differed; the repository does not have them. Gradients, vLLM's fork, softcaps, sinks and the
-entries for other GPUs were not compared.
+of FlashMLA, with sinks and splits, differed; the repository does not have them. Gradients, vLLM's fork, softcaps, sinks
+of other kernels and the entries for other GPUs were not compared.
 
 Whether the compiler contracts a multiplication and an addition into one FMA was read from compiled kernels: fa3-fwd
 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS
@@ -239,15 +239,14 @@ the entry has the flags of the library's own setup.py.
 [Test vectors](test_vectors.md) check another emulator against the oracle, and name the wrong rule that explains its
 answers: `lowprec vectors write attention/fa3_fp8`, then `lowprec vectors compare`.
 
-lowprec makes three assumptions:
+lowprec makes two assumptions:
 
-- **`ex2.approx`, reciprocal and logarithm**: entries for Hopper have [the bits of its
+- **`ex2.approx`, `tanh.approx`, reciprocal and logarithm**: entries for Hopper have [the bits of its
   functions](exactness.md#hopper-on-an-h200). Those for other GPUs compute the correctly rounded result. The hardware
   does not: PTX ISA 9.1 only bounds the errors of `ex2.approx` and of the reciprocal at 2 ulp. Float32 outputs of such a
   GPU can therefore differ in their last bits, and BF16 outputs near a rounding boundary can differ.
   (FlashAttention-4's polynomial consists of FMAs and is reproduced bit for bit.) If another GPU has Hopper's functions,
   `kernel.with_(exp2=MufuExp2(), reciprocal=MufuReciprocal())` computes its bits.
-- **`tanh.approx`** of a softcap is correctly rounded, in all entries.
 - **Sinks** are computed without FMAs, as their sources are written. This was not checked in compiled kernels.
 
 The order of products within one instruction is not an assumption: the accumulators of these kernels add aligned and

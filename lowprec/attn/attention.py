@@ -138,8 +138,8 @@ def attention(
     ValueError
         If shapes do not match, a value is not on the operand format's grid, the kernel does not support the head size,
         mask (``sdpa_math``: with `causal`), scales, softcap, sinks, splits or pages (``flashmla_fp8``: sinks with
-        splits), or `undecided` is combined with a softcap, with splits, or with a kernel that has `normalizes_p`,
-        scales blocks of P or computes tiles in pairs.
+        splits), or, for a kernel with functions of unknown bits, `undecided` is combined with a softcap, with splits,
+        or with `normalizes_p`, scales of blocks of P or tiles in pairs.
 
     Notes
     -----
@@ -295,7 +295,7 @@ def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], ker
 def _check_options(
     kernel: AttentionKernel, softcap: Any, sinks: Any, splits: int, page_size: int | None, undecided: bool
 ) -> None:
-    if softcap is not None and not kernel.softcap:
+    if softcap is not None and kernel.softcap is None:
         raise ValueError(f"attention: softcap must be None for {kernel}, got {softcap}")
     if sinks is not None and kernel.sink is None:
         raise ValueError(f"attention: sinks must be None for {kernel}, got {brief_repr(sinks)}")
@@ -307,7 +307,8 @@ def _check_options(
     if page_size is not None and (not multiple or page_size % multiple):
         allowed = f"a multiple of {multiple}" if multiple else "None"
         raise ValueError(f"attention: page_size must be {allowed} for {kernel}, got {page_size}")
-    if undecided and (softcap is not None or (splits > 1 and not kernel.is_determined)):
+    is_capped = softcap is not None and kernel.softcap is not None and not kernel.softcap.is_published
+    if undecided and (is_capped or ((softcap is not None or splits > 1) and not kernel.is_determined)):
         raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
     for holds, reason in (
         (kernel.normalizes_p, "normalizes P"),

@@ -14,8 +14,9 @@ from ..format.policy import policies
 from ..registry import Registry
 from ..special.cpu import CpuExp, SleefExp, TorchExp, TorchFastExp
 from ..special.exp2 import PolynomialExp2
-from ..special.mufu import MufuExp2, MufuQuotient, MufuReciprocal
+from ..special.mufu import MufuExp2, MufuQuotient, MufuReciprocal, MufuTanh
 from ..special.reciprocal import RoundedReciprocal
+from ..special.tanh import RoundedTanh
 from ..tensorcore.catalogue import accumulators
 from .cpu import LaneSum, TorchCpu, TorchMath
 from .kernel import AttentionKernel, GradientTile
@@ -49,10 +50,10 @@ attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKe
 """Catalogue of attention kernels."""
 
 _CONTRACTED = (
-    "tanh: correctly rounded; a sum's rescaling, shifts and log-sum-exps: contracted as in compiled wheels; a sink's "
+    "a sum's rescaling, shifts and log-sum-exps: contracted as in compiled wheels; a sink's "
     "operations: as its source writes them"
 )
-_STAND_IN = f"exp2 and logarithm of MUFU, reciprocal: correctly rounded; {_CONTRACTED}"
+_STAND_IN = f"exp2 and logarithm of MUFU, reciprocal, tanh: correctly rounded; {_CONTRACTED}"
 _MLA_DECIDED = (
     "the log-sum-exp: log2(sum) ln 2 + (maximum ln 2), the latter in place of a division by log2(e), contracted; "
     "splits: all have the same number of tiles"
@@ -187,12 +188,13 @@ _AMPERE_COMBINE = Combine(
 )  # fmt: skip
 _MLA_COMBINE = Combine(by_total=True, skips_zeros=False, empty_lse=float("inf"), divides_all=True, in_octaves=True)
 _AMPERE: dict[str, Any] = {
-    "empty_scale": 1.0, "lse": NatsLogSumExp(empty=float("inf"), from_scale=True), "softcap": True,
+    "empty_scale": 1.0, "lse": NatsLogSumExp(empty=float("inf"), from_scale=True), "softcap": RoundedTanh(),
     "decided": _STAND_IN,
 }  # fmt: skip
 _MUFU: dict[str, Any] = {"exp2": MufuExp2(), "reciprocal": MufuReciprocal()}
-_AMPERE_ON_HOPPER: dict[str, Any] = {**_AMPERE, **_MUFU, "decided": _CONTRACTED}
-_HOPPER: dict[str, Any] = {**_MUFU, "softcap": True, "combine": _HOPPER_COMBINE, "decided": _CONTRACTED}
+_CAPPED: dict[str, Any] = {**_MUFU, "softcap": MufuTanh()}
+_AMPERE_ON_HOPPER: dict[str, Any] = {**_AMPERE, **_CAPPED, "decided": _CONTRACTED}
+_HOPPER: dict[str, Any] = {**_CAPPED, "combine": _HOPPER_COMBINE, "decided": _CONTRACTED}
 _BLACKWELL_SOFTMAX: dict[str, Any] = {
     "row_sum": PackedPairSum(), "flush_subnormals": False, "rounded_log2_e": True,
     "empty_scale": 1.0, "lse": OctavesLogSumExp(), "source": _FA4, "sink": OffsetSink(),

@@ -217,9 +217,9 @@ class Forward:
         f = _FLOAT32 if self.kernel.scales_operands else self.kernel.operands
         keys = np.ascontiguousarray(_columns(k.T, key, count).T)
         scores = multiply_tile(self.kernel, self.kernel.scores, (f, f), q, keys)
-        if self.cap is None:
+        if self.cap is None or self.kernel.softcap is None:
             return scores
-        return np.tanh(times(scores, self.cap, self.kernel.flush_subnormals), dtype=np.float64).astype(np.float32)
+        return self.kernel.softcap(times(scores, self.cap, self.kernel.flush_subnormals))
 
 
 def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float32) -> np.float32:

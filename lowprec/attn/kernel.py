@@ -15,6 +15,7 @@ from ..format.catalogue import Format, formats
 from ..format.policy import Policy, policies
 from ..special.exp2 import Exp2, RoundedExp2
 from ..special.reciprocal import Reciprocal, RoundedReciprocal
+from ..special.tanh import Tanh
 from ..tensorcore.accumulator import Accumulator
 from .scales import BlockScales, HeadScales, OperandScales, ThreadScales
 from .schedules import FlashAttention3, SageAttention3
@@ -148,8 +149,9 @@ class AttentionKernel(Value):
         How split keys are divided and combined; None: the kernel does not split keys.
     sink : Sink or None
         How attention sinks are added; None: the kernel takes no sinks.
-    softcap : bool
-        Whether scores can be capped: ``tanh(S scale / cap)`` then replaces S, and cap replaces the scale.
+    softcap : Tanh or None
+        Function that caps scores: ``tanh(S scale / cap)`` then replaces S, and cap replaces the scale; None: the kernel
+        takes no softcap.
     gradient_tiles : tuple of GradientTile
         Tiles of the backward pass by head size, in increasing order; empty: no backward pass.
     scales : OperandScales
@@ -196,7 +198,7 @@ class AttentionKernel(Value):
     lse: LogSumExp = _NATS
     combine: Combine | None = None
     sink: Sink | None = None
-    softcap: bool = False
+    softcap: Tanh | None = None
     gradient_tiles: tuple[GradientTile, ...] = ()
     scales: OperandScales = _BY_HEAD
     v_format: Format | None = None
@@ -239,7 +241,7 @@ class AttentionKernel(Value):
         check_positive(caller, "rescale_threshold", self.rescale_threshold, zero=True)
         if self.fused_promotion and self.promote_every != 1:
             raise ValueError(f"{caller}: promote_every must be 1 with fused_promotion, got {self.promote_every}")
-        for field, optional in (("combine", Combine), ("sink", Sink), ("v_format", Format)):
+        for field, optional in (("combine", Combine), ("sink", Sink), ("softcap", Tanh), ("v_format", Format)):
             if not isinstance(value := getattr(self, field), optional | None):
                 raise TypeError(f"{caller}: {field} must be an object of {optional.__name__} or None, got {value!r}")
         self._check_combinations(caller)

@@ -115,15 +115,16 @@ def log2(x: Exact) -> Exact:
 
 
 class SpecialFunctions(NamedTuple):
-    """2**x, log2 and 1/x of an attention kernel."""
+    """2**x, log2, 1/x and tanh of an attention kernel."""
 
     name: str
     exp2: Callable[[Exact], Exact]
     log2: Callable[[Exact], Exact]
     reciprocal: Callable[[Exact], Exact]
+    tanh: Callable[[Exact], Exact]
 
 
-ROUNDED = SpecialFunctions("correctly rounded", exp2, log2, reciprocal)
+ROUNDED = SpecialFunctions("correctly rounded", exp2, log2, reciprocal, tanh)
 
 
 def by_digits(function: Callable[[decimal.Decimal], decimal.Decimal], x: Exact) -> Fraction:

@@ -10,7 +10,7 @@ from pathlib import Path
 from .float32 import LEAST, SpecialFunctions, is_below
 from .values import Exact
 
-_ROUNDING = {"ex2": 24456, "lg2": 6696, "rcp": 8092}  # in units of 2^-40
+_ROUNDING = {"ex2": 24456, "lg2": 6696, "rcp": 8092, "tanh": 0}  # in units of 2^-40
 
 
 @functools.cache
@@ -28,9 +28,9 @@ def _square(x: int) -> int:
     return sum(1 << column - 19 for column in columns if column >= 19)
 
 
-def _polynomial(function: str, fraction: Fraction) -> Fraction:
+def _polynomial(function: str, fraction: Fraction, segments: slice = slice(None)) -> Fraction:
     """Return C0 + C1 x + C2 x^2 of a fraction below 1 with 23 bits, before its last bits are dropped."""
-    rows = _rows(function)
+    rows = _rows(function)[segments]
     place = fraction * len(rows)
     c0, c1, c2 = rows[math.floor(place)]
     x = int((place - math.floor(place)) * 2**17)
@@ -100,4 +100,21 @@ def rcp(x: Exact) -> Exact:
     return int(sign) * found if found >= LEAST else 0.0 * sign
 
 
-HOPPER = SpecialFunctions("MUFU of Hopper", ex2, lg2, rcp)
+def tanh(x: Exact) -> Exact:
+    """Return tanh of ``tanh.approx.f32``; the table has the segments of octaves from 2^-8 to 4 in order."""
+    if math.isnan(x) or is_below(x, Fraction(1, 256)):
+        return x
+    sign = int(math.copysign(1, x))
+    if not is_below(x, 8):
+        return Fraction(sign)
+    size = abs(Fraction(x))
+    octave, start = _binade(size), 0
+    for exponent, segments in zip(range(-8, 3), (1, 1, 1, 2, 2, 4, 4, 4, 8, 16, 8), strict=True):
+        if exponent == octave:
+            found = _polynomial("tanh", size / _power(octave) - 1, slice(start, start + segments)) / 2
+            return sign * _cut(found, 23 - _binade(found))
+        start += segments
+    raise AssertionError(octave)
+
+
+HOPPER = SpecialFunctions("MUFU of Hopper", ex2, lg2, rcp, tanh)

@@ -38,6 +38,7 @@ from lowprec.scaling.rules import AmaxRule, PythonRule
 from lowprec.scaling.spec import TensorSpec, is_word
 from lowprec.special.exp2 import Exp2
 from lowprec.special.reciprocal import Reciprocal
+from lowprec.special.tanh import Tanh
 from lowprec.tensorcore.accumulator import FLOAT64
 from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.kinds import KINDS
@@ -70,7 +71,7 @@ CLASSES: dict[str, type] = {
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
         CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, type(FLOAT64), AttentionKernel, Policy,
         Combine, Choice,
-        *(made for base in (Collective, LogSumExp, RowSum, Exp2, OperandScales, Reciprocal, Sink, Schedule)
+        *(made for base in (Collective, LogSumExp, RowSum, Exp2, OperandScales, Reciprocal, Sink, Schedule, Tanh)
           for made in subclasses(base)),
     )
 }  # fmt: skip

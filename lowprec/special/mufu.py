@@ -22,6 +22,7 @@ from .._values import Value, normalize_fields
 from ..kernels import mufu as kernels
 from .exp2 import LN_2, Exp2, RoundedExp2
 from .reciprocal import Reciprocal, RoundedReciprocal, flushed
+from .tanh import Tanh
 
 Floats = NDArray[np.float32]
 #: Rounding constants, in units of 2^-17 of the last place, which every C0 of a function includes.
@@ -134,7 +135,7 @@ class CudaFunction(Value):
         return out, out
 
 
-_EX2, _LG2, _RCP = MufuFunction("ex2"), MufuFunction("lg2"), MufuFunction("rcp")
+_EX2, _LG2, _RCP, _TANH = MufuFunction("ex2"), MufuFunction("lg2"), MufuFunction("rcp"), MufuFunction("tanh")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -223,3 +224,23 @@ class MufuQuotient(MufuReciprocal):
         """Return the result as both bounds."""
         found = self.divide(factor, x)
         return found, found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MufuTanh(Tanh):
+    """tanh of ``tanh.approx.f32`` on Hopper.
+
+    Examples
+    --------
+    >>> MufuTanh()(np.array([0.5, -100.0], np.float32))
+    array([ 0.46212196, -1.        ], dtype=float32)
+    """
+
+    @property
+    def is_published(self) -> bool:
+        """True, because the results of all inputs are known."""
+        return True
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return tanh of an array of any shape."""
+        return _TANH(x)

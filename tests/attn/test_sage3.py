@@ -183,7 +183,8 @@ def test_log_sum_exps_are_those_of_keys_with_their_mean() -> None:
 
 
 @pytest.mark.parametrize(("field", "only", "value"), [
-    ("softcap", False, True), ("p_scale", 1.0, 2.0), ("sink", None, lp.attentions["fa4_bf16"].sink),
+    ("softcap", None, lp.attentions["fa3_fp8"].softcap), ("p_scale", 1.0, 2.0),
+    ("sink", None, lp.attentions["fa4_bf16"].sink),
 ])  # fmt: skip
 def test_fields_that_scales_of_blocks_do_not_have(field: str, only: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{field} must be {only} with scales of blocks, got"):

@@ -237,7 +237,7 @@ def test_sinks_may_be_undecided() -> None:
         ("fa4_fp8", {"sinks": [1.0, 2.0]}, r"sinks must be of shape \(1,\), got \(2,\)"),
         ("fa4_fp8", {"softcap": 3.0}, "softcap must be None for fa4_fp8"),
         ("fa3_fp8", {"softcap": -1.0}, "softcap"),
-        ("fa3_fp8", {"softcap": 3.0, "undecided": True}, "undecided must be False"),
+        ("flash2", {"softcap": 3.0, "undecided": True}, "undecided must be False"),
         ("flash2_splitkv", {"splits": 3, "undecided": True}, "undecided must be False"),
         ("fa3_fp8", {"page_size": 0}, "page_size"),
         ("fa4_bf16", {"page_size": 64, "d": 24}, "head_dim must be a multiple of 16 for such pages, got 24"),

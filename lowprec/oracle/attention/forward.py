@@ -26,7 +26,6 @@ from ..float32 import (
     negated,
     plus,
     rounded,
-    tanh,
     times,
 )
 from ..values import FLOAT32, Exact, Fields, decode, encode
@@ -161,7 +160,7 @@ class Attention:
             seen = [j for j in range(start, start + self.tile) if low <= j < high]
             scores = {j: decode(self.scores.rule.dot(q, k[j], 0, self.operands, self.operands), FLOAT32) for j in seen}
             if cap is not None:
-                scores = {j: tanh(self._times(score, cap)) for j, score in scores.items()}
+                scores = {j: self.functions.tanh(self._times(score, cap)) for j, score in scores.items()}
             largest: Any = maximum
             for score in map(self._flushed, scores.values()):
                 if not math.isnan(score) and score > largest:
