@@ -51,7 +51,7 @@ FLOAT32 = (
     "ex2.approx.ftz.f32", "lg2.approx.ftz.f32", "rcp.approx.ftz.f32", "rsqrt.approx.ftz.f32", "sqrt.approx.ftz.f32",
     "sin.approx.ftz.f32", "cos.approx.ftz.f32", "tanh.approx.f32",
 )  # fmt: skip
-#: Exponents of octaves whose results the file has, and the signs of x: of functions with tables found in these results.
+#: Functions with tables found in results that the file has: exponents of these octaves, and the signs of x.
 KEPT: dict[str, tuple[range, tuple[int, ...]]] = {"tanh.approx.f32": (range(-4, 4), (0, 1))}
 #: Functions of pairs of 16-bit numbers.
 PAIRS = ("ex2.approx.f16x2", "ex2.approx.ftz.bf16x2", "tanh.approx.f16x2", "tanh.approx.bf16x2")
