@@ -162,7 +162,8 @@ Each entry is one configuration of its library:
 
 - `flash2` is the kernel without splits and with the tiles of an A100. FlashAttention-2's wrapper splits keys for
   small batches (`flash2_splitkv`, which has the tiles of `flash2` with one split). GPUs of compute capability 8.6 and
-  8.9 have other tiles at D = 128.
+  8.9 have other tiles at D = 128. On an H100 or H200, the same kernels use Hopper's tensor cores and special functions:
+  `flash2_hopper`, `flash2_splitkv_hopper`.
 - FlashAttention-3 entries have row-major V (the head dimension is contiguous). With column-major V, the library has
   other tiles.
 - `flashmla_dense` is the decoding kernel on Hopper. The library takes D = 576 and Dv = 512 only, and reads V from the
