@@ -233,7 +233,7 @@ class MufuTanh(Tanh):
     Examples
     --------
     >>> MufuTanh()(np.array([0.5, -100.0], np.float32))
-    array([ 0.46212196, -1.        ], dtype=float32)
+    array([ 0.4621148, -1.       ], dtype=float32)
     """
 
     @property

@@ -85,6 +85,7 @@ def arguments(given: Arrays) -> Arrays:
     return dict.fromkeys(("c", "d_format", "a_scale", "b_scale")) | E4M3 | given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [*LAYOUTS, *SCALES])
 def test_another_layout_is_found_and_named(words: str) -> None:
     given = plain() if words in LAYOUTS else scaled()
@@ -134,6 +135,7 @@ def test_small_whole_numbers_stay_float32() -> None:
     assert not found.assumed
 
 
+@pytest.mark.slow
 def test_zeros_in_front_of_k_move_the_groups() -> None:
     a, b = plain()["a"], plain()["b"]
     wide = [np.pad(x, ((0, 0), (8, 0))) for x in (a, b)]

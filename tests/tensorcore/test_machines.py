@@ -157,6 +157,7 @@ def test_results_do_not_depend_on_threads_or_neighbours(name: str, keep_threads:
     assert np.array_equal(bits(multiply(name, a[3:4], b[130:133], c[3:4, 130:133])), answers[0][3:4, 130:133])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["hopper_fp8", "hopper_bf16", "blackwell_nvfp4", "cdna1_f16", "cdna2_f16", "cdna3_f16"]
 )
