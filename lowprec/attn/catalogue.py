@@ -1,8 +1,9 @@
 """Attention kernels of public libraries.
 
 The fields follow the `source` of an entry, at commits 0251105 of Dao-AILab/flash-attention, 617264c of
-vllm-project/flash-attention, and those that it names. Entries for Hopper have the bits of its ``ex2.approx``,
-reciprocal and logarithm (`lowprec.special.mufu`). Those of other GPUs are not known: here they are correctly rounded.
+vllm-project/flash-attention, and those that it names. Entries for Hopper compute ``ex2.approx``, ``tanh.approx``, the
+reciprocal and the logarithm as the GPU does (`lowprec.special.mufu`). Entries for other GPUs round them correctly,
+because no recording has these functions there.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +43,9 @@ class _Part:
 class Moments(Value):
     """Rule of the mean and the variance of a row."""
 
+    @abstractmethod
     def __call__(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the mean and the variance [rows, 1] of x [rows, n]."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False, repr=False)

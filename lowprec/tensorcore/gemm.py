@@ -133,8 +133,8 @@ def gemm(
        applied at the end. With the library's `scales_one_by_one` and scales per row, B's multiply T before, and f has
        A's alone; with scales at promotion, A's multiply the chain before ``T = fma(scale_b, chain, T)``. Without C, or
        with beta = 0, ``D = fma(f, T, +0)``, in which an exact zero is +0, and D = T if f is 1. This is assumed for all
-       libraries: cuBLAS documents that C need not be valid input if beta is 0, CUTLASS's epilogues do not load it then,
-       and DeepGEMM has no beta.
+       libraries. cuBLAS documents that C need not be valid input if beta is 0, and CUTLASS's epilogues do not load it
+       then. The functions of DeepGEMM take C without a factor.
     4. D is rounded to `out_format`, to nearest even: two roundings, as in the libraries.
 
     Scales per tensor are part of the epilogue's factor: alpha becomes ``float32(float32(t_a * t_b) * alpha)``, as

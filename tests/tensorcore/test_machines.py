@@ -80,7 +80,7 @@ def test_recorded_bits(recording: Recording) -> None:
 @needs_recordings
 @pytest.mark.parametrize("name", sorted({r.accumulator for r in RECORDINGS}))
 def test_no_published_recording_decides_what_zeros_count_as(name: str) -> None:
-    """`validated_against` says so of this field, unless our own of an H200 does; one recording of each accumulator."""
+    """`validated_against` excludes the field unless the recording of the H200 decides it."""
     recording = next(r for r in RECORDINGS if r.accumulator == name)
     assert ("not zero_exponent" in CATALOGUE[name].validated_against) == (name not in DECIDED)
     for other in (None, CATALOGUE[name].zero_exponent + 8):
@@ -94,10 +94,10 @@ def test_no_recording_is_left_out() -> None:
 
 
 def test_what_is_said_to_be_recorded_is() -> None:
-    told = {name for name, machine in CATALOGUE.items() if machine.validated_against.startswith("recordings")}
+    recorded = {name for name, machine in CATALOGUE.items() if machine.validated_against.startswith("recordings")}
     rdna = {name for name in CATALOGUE if name.startswith("rdna")}  # test_rdna.py
     rdna -= {"rdna4_f16_f16_dot2", "rdna4_bf16_bf16_dot2"}
-    assert told == {r.accumulator for r in RECORDINGS} | {"hopper_fp8_mma", "hopper_fp8_f16"} | rdna
+    assert recorded == {r.accumulator for r in RECORDINGS} | {"hopper_fp8_mma", "hopper_fp8_f16"} | rdna
 
 
 # Published vectors
