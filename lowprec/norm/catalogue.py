@@ -12,7 +12,7 @@ from ..registry import Registry
 from ..special.cpu import SleefExp
 from .functions import Approximate, SleefLog
 from .norm import Norm
-from .sums import ColumnSum, ThreadsWelford, TorchColumnSum, Welford
+from .sums import ColumnSum, DividingWelford, ThreadsWelford, TorchColumnSum, Welford
 
 norms: Registry[Norm] = Registry("norm", Norm)
 """Catalogue of norms and softmax functions: ``norms[name](x, weight, bias)``."""
@@ -39,8 +39,9 @@ _SOFTMAX_FORMULA = """
 """
 _SOFTMAX_GRADIENT = "dx = (dy - dot(dy, y)) * y"
 _LOG_SOFTMAX_GRADIENT = "dx = fma(-exp(y), sum(dy), dy)"
-_STATISTICS = "mean, v = moments(x)\nr = 1 / sqrt(v + eps)"
-_CUDA_STATISTICS = "mean, v = moments(x)\nr = rsqrt(v + eps)"
+_MOMENTS = "mean, v = moments(x)"
+_STATISTICS = f"{_MOMENTS}\nr = 1 / sqrt(v + eps)"
+_CUDA_STATISTICS = f"{_MOMENTS}\nr = rsqrt(v + eps)"
 _LAYER_NORM_GRADIENT = """
     mean = round(mean)
     r = round(r)
@@ -79,15 +80,26 @@ _cuda_softmax = functools.partial(
     source="PyTorch 2.13, aten/src/ATen/native/cuda/PersistentSoftmax.cuh and SoftMax.cu: softmax_warp_forward, "
     f"softmax_warp_backward, cunn_SoftMaxForwardReg; 0 of 205,196 decided {_H200}",
 )  # fmt: skip
+_FOURS = Threads("torch_cuda_vectors", ((4, MOST, 4, 128, 4),), from_zero=True, fma=True, warps="butterfly")
+_FOURS_AND_REST = _FOURS.with_(launches=((1, MOST, 1, 128, 4),))
+_CUDA_NORM = (
+    "PyTorch 2.13, aten/src/ATen/native/cuda/layer_norm_kernel.cu: compute_stats, "
+    "layer_norm_grad_input_kernel_vectorized; lengths not divisible by 4: RowwiseMomentsCUDAKernel, "
+    f"LayerNormForwardCUDAKernel, layer_norm_grad_input_kernel; 0 of 735,636 {_H200}, with its rsqrt"
+)
+_cuda_rms_norm = functools.partial(
+    Norm, "torch_cuda_rms_norm", backward="""
+        s = dot(dy * weight * x, r)
+        dx = fma(n * weight, dy, -(x * r * s)) * (1 / n * r)
+    """, functions=(_RSQRT,), order=_FOURS, source=_CUDA_NORM,
+)  # fmt: skip
 _cuda_layer_norm = functools.partial(
     Norm, "torch_cuda_layer_norm", backward="""
         c = x - mean
         s = sum(dy * weight)
         dx = (fma(n * weight, dy, -(c * r * dot(dy * weight * c, r))) - s) * (1 / n * r)
-    """, functions=(_RSQRT,), moments=ThreadsWelford(), default_bias=-0.0,
-    order=Threads("torch_cuda_layer_norm", ((4, MOST, 4, 128, 4),), from_zero=True, fma=True, warps="butterfly"),
-    source="PyTorch 2.13, aten/src/ATen/native/cuda/layer_norm_kernel.cu: vectorized_layer_norm_kernel, compute_stats, "
-    f"cuWelfordCombine, layer_norm_grad_input_kernel_vectorized; 0 of 689,040 {_H200}, with its rsqrt",
+    """, functions=(_RSQRT,), moments=ThreadsWelford(), default_bias=-0.0, order=_FOURS,
+    source=_CUDA_NORM,
 )  # fmt: skip
 _triton = functools.partial(Threads, "triton", inside="pairwise", warps="butterfly")
 
@@ -174,16 +186,15 @@ for _norm in (
          dx = g * r + -0.5 * sum(g * x) * (r * r * r) * (1 / n) * (2 * x)
          """, functions=(_RSQRT,), order=_REDUCE[0][1], row_orders=_REDUCE[1:],
          source=f"transformers, modeling_llama.py: LlamaRMSNorm; 0 of 284,028 {_H200}, with its rsqrt"),
-    Norm("torch_cuda_rms_norm", "r = rsqrt(dot(x, x) / n + eps)\ny = weight * (r * x)",
-         """
-         s = dot(dy * weight * x, r)
-         dx = fma(n * weight, dy, -(x * r * s)) * (1 / n * r)
-         """, functions=(_RSQRT,),
-         order=Threads("torch_cuda_rms_norm", ((4, MOST, 4, 128, 4),), from_zero=True, fma=True, warps="butterfly"),
-         source="PyTorch 2.13, aten/src/ATen/native/cuda/layer_norm_kernel.cu: compute_stats, "
-         f"layer_norm_grad_input_kernel_vectorized; 0 of 689,040 {_H200}, with its rsqrt"),
+    _cuda_rms_norm("r = rsqrt(dot(x, x) / n + eps)\ny = weight * (r * x)",
+                   unaligned=_cuda_rms_norm(f"{_MOMENTS}\nr = rsqrt(fma(mean, mean, v) + eps)\ny = weight * (r * x)",
+                                            moments=DividingWelford(), order=_FOURS_AND_REST)),
     _cuda_layer_norm(forward=f"{_CUDA_STATISTICS}\ny = fma(weight, r * (x - mean), bias)",
-                     unweighted=_cuda_layer_norm(forward=f"{_CUDA_STATISTICS}\ny = fma(r, x - mean, bias)")),
+                     unweighted=_cuda_layer_norm(forward=f"{_CUDA_STATISTICS}\ny = fma(r, x - mean, bias)"),
+                     unaligned=_cuda_layer_norm(
+                         forward=f"{_CUDA_STATISTICS}\ny = fma((x - mean) * r, weight, bias)", default_bias=0.0,
+                         moments=DividingWelford(), order=_FOURS_AND_REST,
+                     )),
     _cuda_softmax("torch_cuda_softmax", "e = exp(x - max(x))\ny = e / sum(e)",
                   "p = round(dy * y)\ndx = fma(-y, sum(p), p)", functions=(_CUDA_EXP,)),
     _cuda_softmax("torch_cuda_log_softmax", "m = max(x)\ny = x - m - log(sum(exp(x - m)))", _LOG_SOFTMAX_GRADIENT,

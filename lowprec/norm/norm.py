@@ -25,7 +25,8 @@ from .sums import IN_TURN, ColumnSum, Moments
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 _COLUMNS = ColumnSum()
-_OF_FORMULAS = {"name", "forward", "backward", "unweighted", "source", "validated_against"}
+_OF_FORMULAS = {"name", "forward", "backward", "unweighted", "unaligned", "source", "validated_against"}
+_OF_LENGTHS = {"order", "row_orders", "backward_order", "moments", "default_bias"}
 _OUTPUTS = ("y", "dx", "dweight", "dbias")
 
 
@@ -83,6 +84,9 @@ class Norm(Value):
     unweighted : Norm, optional
         Norm that is applied if no weight is given; by default, this one with a weight of ones. `with_` replaces fields
         other than formulas in it too.
+    unaligned : Norm, optional
+        Norm of rows whose length `order` does not define, for which kernels have no vectors; by default, such rows are
+        refused. `with_` replaces fields other than formulas, orders, `moments` and `default_bias` in it too.
     dtypes : tuple of str
         Dtypes of x for which the formulas hold.
     source : str
@@ -109,6 +113,7 @@ class Norm(Value):
     functions: tuple[tuple[str, SpecialFunction], ...] = ()
     default_bias: float = 0.0
     unweighted: Norm | None = None
+    unaligned: Norm | None = None
     dtypes: tuple[FormatName, ...] = ("float32", "bfloat16", "float16")
     source: str = dataclasses.field(default="user-defined", compare=False)
     validated_against: str = dataclasses.field(default="", compare=False)
@@ -117,7 +122,7 @@ class Norm(Value):
         normalize_fields(self)
         caller = f"Norm {self.name}"
         kinds = {"order": OrderRule, "backward_order": OrderRule | None, "columns": ColumnSum,
-                 "moments": Moments | None, "unweighted": Norm | None}  # fmt: skip
+                 "moments": Moments | None, "unweighted": Norm | None, "unaligned": Norm | None}  # fmt: skip
         for field, kind in kinds.items():
             if not isinstance(value := getattr(self, field), kind):
                 needed = str(getattr(kind, "__name__", kind)).rpartition(".")[2].replace(" | ", " or ")
@@ -137,7 +142,7 @@ class Norm(Value):
                 raise ValueError(f"{caller}: {field} must assign {output!r}, got {brief_repr(text)}")
 
     def with_(self, **changes: Any) -> Self:
-        """Return a norm with the given fields replaced, also in `unweighted`, which keeps its formulas.
+        """Return a norm with the given fields replaced, also in `unweighted` and `unaligned`, which keep formulas.
 
         `order` also replaces `row_orders` that are not given.
 
@@ -157,9 +162,10 @@ class Norm(Value):
                 f"{self.moments}, got {orders[0]} alone"
             )
         more: dict[str, Any] = {"row_orders": ()} if "order" in changes else {}
-        shared = {field: value for field, value in changes.items() if field not in _OF_FORMULAS}
-        if self.unweighted is not None and shared:
-            more["unweighted"] = self.unweighted.with_(**shared)
+        for field, own in (("unweighted", _OF_FORMULAS), ("unaligned", _OF_FORMULAS | _OF_LENGTHS)):
+            norm, shared = getattr(self, field), {name: value for name, value in changes.items() if name not in own}
+            if norm is not None and shared:
+                more[field] = norm.with_(**shared)
         changed = super().with_(**changes)
         return dataclasses.replace(changed, **more | changes) if more else changed
 
@@ -269,8 +275,7 @@ class _Rows:
         self, norm: Norm, caller: str, x: ArrayLike, weight: ArrayLike | None, bias: ArrayLike | None, eps: float, *,
         bounded: bool = False,
     ) -> None:  # fmt: skip
-        norm = norm.unweighted if weight is None and norm.unweighted else norm
-        self.norm, self.caller, self.bounded = norm, caller, bounded
+        self.caller, self.bounded = caller, bounded
         self.given = {"y": True, "dx": True, "dweight": weight is not None, "dbias": bias is not None}
         given = as_real(caller, x)
         if given.dtype == np.float64:
@@ -281,6 +286,8 @@ class _Rows:
         if given.ndim < 1 or not given.shape[-1]:
             raise ValueError(f"{caller}: x must have shape [..., n >= 1], got {given.shape}")
         n = given.shape[-1]
+        norm = norm.unaligned if norm.unaligned and not norm.order.is_defined_for(n) else norm
+        self.norm = norm = norm.unweighted if weight is None and norm.unweighted else norm
         self.order = norm.order_for(given.size // n)
         eps = check_positive(caller, "eps", eps, zero=True)
         self.values = {

@@ -147,7 +147,7 @@ class ThreadsWelford(Moments):
         """Return the mean and the variance [rows, 1] of x [rows, n]."""
         rows, n = x.shape
         if n % self.vector:
-            raise ValueError(f"ThreadsWelford: n must be a multiple of {self.vector}, got {n}")
+            raise ValueError(f"{type(self).__name__}: n must be a multiple of {self.vector}, got {n}")
         count, mean, squares = np.zeros((3, rows, self.threads), np.float32)
         vectors = x.reshape(rows, -1, self.vector)
         for start in range(0, vectors.shape[1], self.threads):
@@ -156,24 +156,53 @@ class ThreadsWelford(Moments):
             for element in np.moveaxis(step, 2, 0):
                 count[own] += 1
                 delta = element - mean[own]
-                mean[own] = fma(delta, 1 / count[own], mean[own])
+                mean[own] = self._moved(mean[own], delta, count[own])
                 squares[own] = fma(delta, element - mean[own], squares[own])
         parts = np.stack([count, mean, squares]).reshape(3, rows, -1, 32)
         for _ in range(5):
-            parts = _join(*np.split(parts, 2, axis=-1))
+            parts = self._join(*np.split(parts, 2, axis=-1))
         while parts.shape[2] > 1:
-            parts = _join(*np.split(parts, 2, axis=2))
+            parts = self._join(*np.split(parts, 2, axis=2))
         return parts[1, :, 0], parts[2, :, 0] / np.float32(n)
 
+    @staticmethod
+    def _moved(mean: Floats, delta: Floats, count: Floats) -> Floats:
+        """Return the mean with one element more, as cuWelfordOnlineSum does."""
+        return fma(delta, 1 / count, mean)
 
-def _join(own: Floats, other: Floats) -> Floats:
-    """Combine counts, means and sums of squares [3, ...] of two threads as cuWelfordCombine does."""
-    count = own[0] + other[0]
-    reciprocal = 1 / np.maximum(count, 1)
-    share, others = own[0] * reciprocal, other[0] * reciprocal
-    delta = own[1] - other[1]
-    mean = fma(others, other[1], share * own[1])
-    return np.stack([count, mean, fma(delta * delta * other[0], share, own[2] + other[2])])
+    @staticmethod
+    def _join(own: Floats, other: Floats) -> Floats:
+        """Combine counts, means and sums of squares [3, ...] of two threads as cuWelfordCombine does."""
+        count = own[0] + other[0]
+        reciprocal = 1 / np.maximum(count, 1)
+        share, others = own[0] * reciprocal, other[0] * reciprocal
+        delta = own[1] - other[1]
+        mean = fma(others, other[1], share * own[1])
+        return np.stack([count, mean, fma(delta * delta * other[0], share, own[2] + other[2])])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DividingWelford(ThreadsWelford):
+    """Mean and variance as in `ThreadsWelford`, but by divisions, as in PyTorch's kernel for any length of a row.
+
+    Threads without an element are not joined.
+    """
+
+    threads: int = 512
+    vector: int = 1
+
+    @staticmethod
+    def _moved(mean: Floats, delta: Floats, count: Floats) -> Floats:
+        """Return the mean with one element more, as WelfordOps::reduce does."""
+        return mean + delta / count
+
+    @staticmethod
+    def _join(own: Floats, other: Floats) -> Floats:
+        """Combine counts, means and sums of squares [3, ...] of two threads as WelfordOps::combine does."""
+        count, delta = own[0] + other[0], other[1] - own[1]
+        share = other[0] / np.maximum(count, 1)
+        joined = [count, fma(delta, share, own[1]), fma(delta * delta * own[0], share, own[2] + other[2])]
+        return np.where(own[0] == 0, other, np.where(other[0] == 0, own, np.stack(joined)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,9 +8,8 @@ import pytest
 from floats import Exact, fma, normal, rounded
 
 import lowprec as lp
-from lowprec.norm import sums
 from lowprec.norm.functions import Approximate
-from lowprec.norm.sums import ThreadsWelford, Welford
+from lowprec.norm.sums import DividingWelford, ThreadsWelford, Welford
 
 CUDA = lp.norms["torch_cuda_layer_norm"]
 
@@ -82,6 +81,15 @@ def combine(b, a):
     return count, fma(n_a, a[1], n_b * b[1]), fma(delta * delta * a[0], n_b, a[2] + b[2])
 
 
+def combine_by_division(a, b):
+    """Written after WelfordOps::combine."""
+    if not a[0].value or not b[0].value:
+        return a if a[0].value else b
+    count, delta = a[0] + b[0], b[1] - a[1]
+    share = b[0] / count
+    return count, fma(delta, share, a[1]), fma(delta * delta * a[0], share, a[2] + b[2])
+
+
 def reduced(threads, join):
     """Return the result of thread 0: shuffles within warps of 32 lanes, then the upper half of warps to the lower."""
     warps = [threads[i : i + 32] for i in range(0, len(threads), 32)]
@@ -95,19 +103,20 @@ def reduced(threads, join):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("n", "given"), [(100, 3), (532, 3), (44, 2), (44, 1)])
+@pytest.mark.parametrize(("n", "given"), [(100, 3), (532, 3), (44, 2), (44, 1), (35, 3), (551, 1), (1, 2)])
 def test_layer_norm_of_cuda_has_the_bits_of_fractions(n, given):
-    """Written after vectorized_layer_norm_kernel and layer_norm_grad_input_kernel_vectorized: 128 threads."""
+    """Written after layer_norm_kernel.cu: 128 threads, or 512 for the moments of rows of odd lengths."""
     operand, norm = [v[0] if v.ndim > 1 else v for v in operands(n)], CUDA
     x, dy, w, b = ([Exact(float(e)) for e in v] for v in operand)
     w, length = (w if given > 1 else [Exact(1)] * n), Exact(n)
-    threads = [(Exact(0),) * 3] * 128
+    threads = [(Exact(0),) * 3] * (512 if n % 4 else 128)
     for i, v in enumerate(x):
-        count, mean, squares = threads[i // 4 % 128]
+        at = i % 512 if n % 4 else i // 4 % 128
+        count, mean, squares = threads[at][0] + Exact(1), *threads[at][1:]
         d = v - mean
-        now = fma(d, Exact(1) / (count + Exact(1)), mean)
-        threads[i // 4 % 128] = count + Exact(1), now, fma(d, v - now, squares)
-    _, mean, squares = reduced(threads, combine)
+        now = mean + d / count if n % 4 else fma(d, Exact(1) / count, mean)
+        threads[at] = count, now, fma(d, v - now, squares)
+    _, mean, squares = reduced(threads, combine_by_division if n % 4 else combine)
     r = Exact(float(Approximate("rsqrt")(np.float32((squares / length + Exact(1e-5)).value))))
     c, scaled = [v - mean for v in x], [r * (v - mean) for v in x]
     y = [fma(g, v, h) if given > 2 else g * v for g, v, h in zip(w, scaled, b, strict=True)]
@@ -127,10 +136,11 @@ def test_layer_norm_of_cuda_has_the_bits_of_fractions(n, given):
     assert got.dweight is got.dbias is None
 
 
-def test_a_bias_that_is_not_given_is_not_added():
-    x, weight = np.ones((1, 4), np.float32), np.full(4, -1, np.float32)
-    assert np.signbit(CUDA(x, weight)).all()
-    assert not np.signbit(CUDA(x, weight, np.zeros(4, np.float32))).any()
+def test_a_bias_that_is_not_given_is_not_added_in_vectors():
+    x, weight = np.ones((1, 5), np.float32), np.full(5, -1, np.float32)
+    assert np.signbit(CUDA(x[:, :4], weight[:4])).all()
+    assert not np.signbit(CUDA(x[:, :4], weight[:4], np.zeros(4, np.float32))).any()
+    assert not np.signbit(CUDA(x, weight)).any()
 
 
 CUDA_MUTANTS = [
@@ -146,8 +156,35 @@ def test_layer_norm_of_cuda_with_one_thing_wrong_has_other_bits(change):
     assert (CUDA.with_(**change)(x, weight, bias) != CUDA(x, weight, bias)).any()
 
 
-def test_threads_are_joined_in_the_order_of_the_kernel(monkeypatch):
-    x, right = operands(1032, 6)[0], ThreadsWelford()
-    found, join = right(x), sums._join
-    monkeypatch.setattr(sums, "_join", lambda own, other: join(other, own))
-    assert (np.array(right(x)) != np.array(found)).any()
+@pytest.mark.parametrize("rule", [ThreadsWelford(), DividingWelford()], ids=str)
+def test_threads_are_joined_in_the_order_of_the_kernel(rule, monkeypatch):
+    x = operands(1032, 6)[0]
+    found, join = rule(x), rule._join
+    monkeypatch.setattr(type(rule), "_join", staticmethod(lambda own, other: join(other, own)))
+    assert (np.array(rule(x)) != np.array(found)).any()
+
+
+UNALIGNED = [
+    {"moments": ThreadsWelford(512, 1)}, {"moments": DividingWelford(256)},
+    {"order": lp.orders["halving"]},
+    {"forward": CUDA.unaligned.forward.replace("fma((x - mean) * r, weight, bias)", "(x - mean) * r * weight + bias")},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", UNALIGNED, ids=str)
+def test_unaligned_rows_with_one_thing_wrong_have_other_bits(change):
+    x, dy, weight, bias = operands(1031, 6)
+    moments = {"moments": DividingWelford()} if "order" in change else {}
+    wrong = CUDA.with_(unaligned=CUDA.unaligned.with_(**moments, **change))
+    assert any(
+        (a != b).any() for a, b in zip(
+            (wrong(x, weight, bias), wrong.gradient(dy, x, weight, bias).dx),
+            (CUDA(x, weight, bias), CUDA.gradient(dy, x, weight, bias).dx), strict=True,
+        )
+    )  # fmt: skip
+
+
+def test_changes_of_a_norm_reach_unaligned_rows_except_for_formulas_and_orders():
+    functions = (("rsqrt", Approximate("rsqrt", 4)),)
+    changed = CUDA.with_(functions=functions, order=lp.orders["torch_cuda_reduce"], moments=Welford())
+    assert changed.unaligned == CUDA.unaligned.with_(functions=functions)
