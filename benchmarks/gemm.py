@@ -33,6 +33,8 @@ from gemm_cases import (
     REUSED,
     SCALED_MACHINES,
     SHAPES,
+    SPLIT_SHAPES,
+    SPLITS,
     WIDE_MACHINES,
     Shape,
     Work,
@@ -43,6 +45,7 @@ from gemm_cases import (
     on,
     peer_product,
     scaled_product,
+    split_product,
     wide_product,
 )  # fmt: skip
 
@@ -134,6 +137,15 @@ def reuse(options: Options) -> list[Row]:
     return rows
 
 
+def splits(options: Options) -> list[Row]:
+    """Splits of K, compared with the same product in one part."""
+    rows = []
+    for shape in SPLIT_SHAPES[:1] if options.quick else SPLIT_SHAPES:
+        works = {name: split_product(name, shape) for name in ("cublaslt_fast", *SPLITS)}
+        rows.append({"shape": str(shape), **interleaved(works, 2 * options.rounds + 1, options.clock)})
+    return rows
+
+
 def latency(options: Options) -> list[Row]:
     """Time of one small call."""
     product = fp8_product(LATENCY)
@@ -215,7 +227,7 @@ def peers(options: Options) -> list[Row]:
 
 
 PARTS = {
-    "fp8": fp8, "wide": wide, "amd": amd, "scaled": scaled, "reuse": reuse, "latency": latency,
+    "fp8": fp8, "wide": wide, "amd": amd, "scaled": scaled, "reuse": reuse, "splits": splits, "latency": latency,
     "memory": memory, "compilation": compilation, "peers": peers,
 }  # fmt: skip
 CHILDREN = {"memory": memory_child, "compile": compile_child, "blas": blas_child}
@@ -283,6 +295,10 @@ def tables(found: Row, options: Options) -> list[Table]:
         ]  # fmt: skip
         columns = ["Machine", "M x N x K", "ms", "ms, B packed by prepack_b", "saved"]
         out.append(Table(f"An operand that is packed once, {how}", columns, cells))
+    if rows := found.get("splits"):
+        cells = [[row["shape"], *(f"{row[name] / row['cublaslt_fast']:.2f}" for name in SPLITS)] for row in rows]
+        note = f"{how}: time of a float32 product of bfloat16 numbers, relative to the same product in one part."
+        out.append(Table("Splits of K", ["M x N x K", *SPLITS], cells, note))
     if rows := found.get("latency"):
         cells = [[row["call"], f"{row['seconds'] * 1e6:.0f}"] for row in rows]
         out.append(Table(f"One call of {LATENCY}, {how}", ["Call", "microseconds"], cells))

@@ -48,6 +48,8 @@ SCALED_MACHINES = {
     "blackwell_nvfp4": ("nvfp4_te", "16x16"),
 }  # fmt: skip
 HALF_MACHINES = ["hopper_fp8_mma", "hopper_fp8_mma_f16"]
+SPLITS = ["cutlass_serial", "cutlass_workspace", "cutlass_sliced", "cutlass_stream_k", "det_gemm"]
+SPLIT_SHAPES = [Shape(64, 64, 1024), Shape(512, 512, 512), Shape(128, 512, 2048), Shape(256, 256, 4096)]
 REUSED = [Shape(2048, 256, 640, "trainer, fprop"), Shape(2048, 640, 256, "its dgrad"), Shape(64, 256, 640, "64 tokens")]
 PEERS = {
     "mmaemu": Shape(256, 256, 1024), "mmasim": Shape(64, 64, 128), "mmasim, mxf8f6f4": Shape(128, 64, 128),
@@ -187,6 +189,26 @@ def float32_product(shape: Shape) -> Work:
         want = oracle.sequential_f32(a, b, 0, oracle.FORMATS["float32"], oracle.FORMATS["float32"])
         same(d[i, j : j + 1], np.array([want], np.uint32).view(np.float32), f"matmul_f32 {shape}, ({i}, {j})")
     return lambda: lp.matmul_f32(x, w)
+
+
+def split_product(library: str, shape: Shape) -> Work:
+    """Return a float32 product of bfloat16 numbers with a library's split of K, checked: rows alone have its bits."""
+    import numpy as np
+
+    import lowprec as lp
+    from lowprec.recipe.operands import as_quantized
+
+    a, b = (as_quantized(np.ascontiguousarray(x), lp.formats["bfloat16"]) for x in values(shape))
+    parts = 4 if lp.gemm_libraries[library].split_k_reduction in ("serial", "workspace") else None
+
+    def work() -> Any:
+        return lp.gemm(a, b, accumulator="float32", library=library, split_k=parts, out_format="bfloat16")
+
+    corner = lp.gemm(
+        a[:CORNER], b[:CORNER], accumulator="float32", library=library, split_k=parts, out_format="bfloat16"
+    )
+    same(np.ascontiguousarray(work()[:CORNER, :CORNER]), corner, f"{library} {shape}")
+    return work
 
 
 def numpy_product(shape: Shape) -> Work:

@@ -41,8 +41,8 @@ from .operands import (
     strip_tensor_scales,
 )
 from .packed import PackedB
-from .problem import Float32Matrix, canonical_nan, times
-from .splits import Cut, Parts, split_of
+from .problem import Float32Matrix, Joins, canonical_nan, times
+from .splits import Cut, Parts, Split, split_of
 
 _FLOAT32, _ONE = formats["float32"], np.float32(1)
 
@@ -56,6 +56,11 @@ class ProductOptions(NamedTuple):
     split_k: int
     target: Format
     kept: Packed | None
+
+    @property
+    def multiplies_values(self) -> bool:
+        """Whether values are multiplied in float32, and not codes."""
+        return self.promote_every is None and self.way.accumulator.multiplies_values
 
 
 @with_default_fpenv
@@ -228,8 +233,14 @@ def _matrix(
             tiles = [(slice(m), slice(n), tiles[0][2])]
         else:
             order = order._replace(kept=None)  # packed for all columns, not a tile's
+        if order.multiplies_values:
+            x, y = _values(a), _values(b)
         for rows, columns, parts in tiles:
-            total[rows, columns] = _sum(a[rows], b[columns], tuple(parts), "float32", order)
+            if order.multiplies_values:
+                check_parts(a, b, parts, library)
+                total[rows, columns] = _sum_values(x[rows], y[columns], tuple(parts), "float32", order)
+            else:
+                total[rows, columns] = _sum(a[rows], b[columns], tuple(parts), "float32", order)
         return finished(total)
     parts, reduction = library.parts(k, order.split_k), library.split_k_reduction
     if len(parts) == 1 or (reduction == "tree" and order.target.same_codes(_FLOAT32)):
@@ -262,36 +273,56 @@ def _sum(
 ) -> Float32Matrix:  # fmt: skip
     """Return the float32 sum of parts of K; with `finish`, each part has an epilogue with these factors and addend."""
     way, library, every, k = order.way, order.library, order.promote_every, a.codes.shape[1]
-    accumulator, align, block = way.accumulator, 1, way.accumulator.scale_block or 1
-    are_values = every is None and accumulator.multiplies_values
+    accumulator, block = way.accumulator, way.accumulator.scale_block or 1
     if len(parts) > 1 or library.slices > 1:
         check_parts(a, b, parts, library)
-    if are_values and len(parts) == 1 and library.slices == 1:
-        return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
+    if order.multiplies_values:
+        return _sum_values(_values(a), _values(b), parts, reduction, order, finish)
+    for length in dict.fromkeys([stop - start for start, stop in parts]):
+        check_chains(way, a, b, length or 1, every)
     spans = max(k, 1), max(k, 1)
-    if not are_values:
-        for length in dict.fromkeys([stop - start for start, stop in parts]):
-            check_chains(way, a, b, length or 1, every)
-        if block == 1:
-            spans = min(a.granularity.columns or k, k) or 1, min(b.granularity.columns or k, k) or 1
-        kernel = way.engine is not None and way.engine.whole and way.fa.has_zero and way.fb.has_zero
-        align = math.lcm(way.step, block) if kernel else block
+    if block == 1:
+        spans = min(a.granularity.columns or k, k) or 1, min(b.granularity.columns or k, k) or 1
+    kernel = way.engine is not None and way.engine.whole and way.fa.has_zero and way.fb.has_zero
+    align = math.lcm(way.step, block) if kernel else block
     cut = Cut(library.slices, library.slice_length, library.split_tile, library.fma_promotion, every, spans, way.step,
               align, block)  # fmt: skip
-    factors, onto = finish or (None, None)
-    split = split_of(parts, reduction, cut, finish is not None, factors is not None)
-    joins = split.joins_to(order.target, factors, onto) if split.rounds or finish else split.joins
+    split, joins = _split(parts, reduction, cut, order.target, finish)
     if library.scales_one_by_one and library.apply_scales_at == "promotion":
         joins = joins._replace(scales_one_by_one=True, fits_kernels=False)
-    if are_values:
-        x, y = (split.gather_values(q) for q in (a, b))
-        out = np.empty((len(x), len(y)), np.float32)
-        accumulate_f32(x, y, out, joins=joins)
-        return out
     p = build_problem(way, a, b, split, joins)
     found = solve(way, p, order.kept if split.runs is None else None)
     is_canonical = accumulator.has_canonical_nan and found.dtype == np.float32
     return found if is_canonical else canonical_nan(found.astype(np.float32, copy=False))
+
+
+def _sum_values(
+    x: Float32Matrix, y: Float32Matrix, parts: Parts, reduction: SplitKReduction, order: ProductOptions,
+    finish: tuple[Float32Matrix | None, Float32Matrix | None] | None = None,
+) -> Float32Matrix:  # fmt: skip
+    """Return `_sum` of matrices of float32."""
+    library, k = order.library, max(x.shape[1], 1)
+    if len(parts) == 1 and library.slices == 1:
+        return matmul_f32(x, y)
+    cut = Cut(library.slices, library.slice_length, library.split_tile, False, None, (k, k), order.way.step, 1, 1)
+    split, joins = _split(parts, reduction, cut, order.target, finish)
+    out = np.empty((len(x), len(y)), np.float32)
+    accumulate_f32(x, y, out, joins=joins, runs=split.runs)
+    return out
+
+
+def _split(
+    parts: Parts, reduction: SplitKReduction, cut: Cut, target: Format,
+    finish: tuple[Float32Matrix | None, Float32Matrix | None] | None,
+) -> tuple[Split, Joins]:  # fmt: skip
+    """Return the chains of parts of K, and their joins with an epilogue's factors and addend."""
+    factors, onto = finish or (None, None)
+    split = split_of(parts, reduction, cut, finish is not None, factors is not None)
+    return split, split.joins_to(target, factors, onto) if split.rounds or finish else split.joins
+
+
+def _values(q: Quantized) -> Float32Matrix:
+    return replace(q, codes=np.ascontiguousarray(q.codes)).dequantize()
 
 
 def _finished(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +25,6 @@ from ..kernels.tensorcore.epilogue import (
     SCALE,
     gather_runs,
 )  # fmt: skip
-from ..scaling.quantize import Granularity, Quantized
 from .problem import Float32Matrix, Joins, Matrix
 
 Parts = tuple[tuple[int, int], ...]
@@ -103,14 +101,6 @@ class Split(NamedTuple):
         word, runs = f"u{size}", self.runs * codes.itemsize // size
         gather_runs(codes.view(word), runs, out.view(word))
         return out
-
-    def gather_values(self, q: Quantized) -> Float32Matrix:
-        """Return the values of a matrix [R, K] in the order of the chains."""
-        if q.granularity.columns is None or q.granularity.columns >= q.shape[1]:  # codes are smaller than values
-            return replace(
-                q, codes=self.gather(q.codes), granularity=Granularity(q.granularity.rows, None)
-            ).dequantize()  # fmt: skip
-        return self.gather(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize())
 
     def gather_blocks(self, scales: Matrix | None, block: int) -> Matrix | None:
         """Return codes of scales [R, K / block] in the order of the chains; zeros between them take any scale."""

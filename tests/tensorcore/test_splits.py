@@ -191,6 +191,14 @@ def test_a_packed_operand_has_the_same_bits(library):
     np.testing.assert_array_equal(lp.gemm(a, packed, library=library), lp.gemm(a, b, library=library))
 
 
+def test_no_products_are_c():
+    a, b = operands(0)
+    for library in lp.gemm_libraries:
+        for accumulator in ("float32", "hopper_bf16"):
+            got = lp.gemm(a, b, np.full((4, 5), 5), accumulator=accumulator, library=library)
+            np.testing.assert_array_equal(got, np.full((4, 5), 5, np.float32), library)
+
+
 def test_results_pass_through_float16():
     a, b = operands(64)
     plain = lp.gemm(a, b, accumulator="float32", library="cublaslt_fast")

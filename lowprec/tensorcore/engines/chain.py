@@ -24,20 +24,23 @@ _ROWS_AT_ONCE = 512
 
 def accumulate_f32(
     x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None,
-    joins: Joins | None = None,
+    joins: Joins | None = None, runs: NDArray[np.int64] | None = None,
 ) -> None:  # fmt: skip
     """Add ``X @ Y.T`` to `out` [M, N] in the fixed order of `kernels.tensorcore.chain.gemm`.
 
     x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants` from
     `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; the contents of `out` are
-    then ignored. With `joins`, the sums of its chains are joined onto its addend, and `out` is overwritten.
+    then ignored. With `joins`, the sums of its chains, which consist of `runs` of K, are joined onto its addend, and
+    `out` is overwritten.
     """
     (m, k), n = x.shape, y.shape[0]
-    if 0 in (m, n) or (k == 0 and constants is None):
+    if 0 in (m, n) or (k == 0 and constants is None and joins is None):
         return
     if joins is not None:
+        runs = np.array([[0, 0, k]]) if runs is None else runs
         if joins.target is not None and not joins.word.any():
-            out[...] = _joined_one_by_one(x, y, joins)
+            at = np.concatenate([np.arange(first, first + length) for first, _, length in runs.tolist()])
+            out[...] = _joined_one_by_one(x[:, at], y[:, at], joins)
             return
         out[...] = 0 if joins.addend is None else joins.addend
     panels = scratch("b32", -(-n // COLUMNS) * COLUMNS * k, np.float32)
@@ -55,7 +58,7 @@ def accumulate_f32(
         if joins is not None:
             factors = joins.factors[first:stop]
             kernels.gemm_packed_joined(
-                quads, panels, k, joins.plan, joins.word, 1, factors, out[first:stop], 0, stop - first
+                quads, panels, k, joins.plan, runs, joins.word, 1, factors, out[first:stop], 0, stop - first
             )
         elif constants is None:
             kernels.gemm_packed(quads, panels, k, out[first:stop], 0, stop - first)

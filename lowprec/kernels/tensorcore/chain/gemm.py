@@ -188,25 +188,29 @@ def gemm_packed_rounded(quads, panels, k, constants, out, start, stop):
 
 
 @kernel
-def gemm_packed_joined(quads, panels, k, plan, word, onto, factors, out, start, stop):
+def gemm_packed_joined(quads, panels, k, plan, runs, word, onto, factors, out, start, stop):
     """Write rows `start` (a multiple of 4) to `stop` of a product; `epilogue.join` joins its chains.
 
     Row i of `plan` has the end of chain i, the number of sums on the stack with it, ``PUSH``, and the operations that
-    follow. With `onto`, the first sum on the stack is the contents of `out`.
+    follow. Chains are consecutive in `runs`, with rows of (first k, place in the chains, length). With `onto`, the
+    first sum on the stack is the contents of `out`.
     """
     n, size, levels = out.shape[1], JOINED * COLUMNS, plan[:, 1].max()
     stack = aligned_f32((levels + 1 if factors.size else levels) * size)
     for j0 in range(0, n, COLUMNS):
         width = min(COLUMNS, n - j0)
         for r0 in range(start, stop, JOINED):
-            r1, first = min(r0 + JOINED, stop), 0
+            r1, first, run = min(r0 + JOINED, stop), 0, 0
             used = (r1 - r0 + 3) // 4 * 4 * COLUMNS
             above = begin_stack(stack, levels, used, onto, factors, r0, r1, j0, width, COLUMNS, out)
             for i in range(plan.shape[0]):
                 end, top = plan[i, 0], plan[i, 1]
                 state = stack[(top - 1) * used : top * used]
                 state[:] = np.float32(0)
-                _chains(quads, panels, k, first, end, r0, r1, j0, width, state)
+                while first < end:
+                    shift, after = runs[run, 0] - runs[run, 1], runs[run, 1] + runs[run, 2]
+                    to = min(end, after)
+                    _chains(quads, panels, k, first + shift, to + shift, r0, r1, j0, width, state)
+                    first, run = to, run + (to == after)
                 join(stack, used, top, plan[i, 3], word, above)
-                first = end
             store_tile(stack, COLUMNS, r0, r1, j0, width, out)
