@@ -47,8 +47,8 @@ def page() -> str:
 An attention kernel fuses two matrix products, S = Q K^T and O = P V, with a softmax between them, and iterates over
 tiles of keys. P is the matrix of probabilities before they are divided by their sum. `lp.attention` emulates the
 forward pass of FlashAttention 2, 3 and 4, of vLLM's fork, of FlashInfer in FP8, of FlashMLA's decoding, of
-SageAttention 2, 2++ and 3, and of PyTorch on a CPU. An H200 has confirmed the bits of FlashAttention 2 and 3, FlashMLA
-and FlashInfer; see [what is verified](#verification-and-assumptions).
+SageAttention 2, 2++ and 3, of Triton's tutorial, and of PyTorch on a CPU. An H200 has confirmed the bits of
+FlashAttention 2 and 3, FlashMLA and FlashInfer; see [what is verified](#verification-and-assumptions).
 
 Every choice that affects the bits is a field of the kernel's description:
 
@@ -122,7 +122,8 @@ The columns, for head dimension D of queries and keys, and Dv of values:
   + c3) + (c5 + c7)). `LaneSum`: vectors of 16 keys are added, and then the 16 lanes, 8 to 8, 4 to 4, and so on;
   `in_lanes`: the last keys are also a vector. `QuadPairSum`: the threads of `QuadSum` add keys 8i + 2t and 8i + 2t + 1
   first; the threads' sums are added as (s0 + s1) + (s2 + s3). `QuadQuartetSum`: the same, but four keys of sixteen are
-  added first, ((p[16i + 2t] + p[16i + 2t + 1]) + p[16i + 2t + 8]) + p[16i + 2t + 9].
+  added first, ((p[16i + 2t] + p[16i + 2t + 1]) + p[16i + 2t + 8]) + p[16i + 2t + 9]. `QuadTotalSum`: the threads of
+  `QuadSum` add the keys of one tile, and the tile's total is added to the sum of earlier tiles.
 - *accumulator*: of Q K^T and of P V, if they differ. SageAttention's scores are integers, which float32 sums represent.
 - *P*: format of P, and the factor that multiplies it. A power of two also multiplies the sum of a row, and cancels.
   FlashInfer's 448 does not: V's scale is divided by it.
@@ -155,6 +156,11 @@ in these points:
   factor. So the two halves of an output have different roundings. Scores of every second tile are summed from channel
   256 on, and hidden keys have the score -1e33 ([the formulas](../lowprec/attn/paired.py)). It takes D = 576 and Dv =
   512 only.
+- Triton's kernel visits tiles from the first key, and its maximum includes the scale. With a causal mask, the tiles
+  from a block's first query on are masked: an FMA scales the scores and adds -1e6 to those of hidden keys, and the
+  maximum is subtracted from its rounded result; in all other tiles, scaling and subtraction are one FMA. So hidden
+  keys have weight where all visible scores, times log2(e), are near -1e6 or below. Each output is divided by the sum
+  (`div.full.f32`), and the log-sum-exp is to base 2, with `log2f` of CUDA's library.
 
 A NaN in V reaches all rows of the blocks that visit its tile, even at masked positions (0 x NaN).
 
@@ -176,6 +182,10 @@ Each entry is one configuration of its library:
   a tile before it adds them to the sum, and the maximum includes the scale. A sink is part of the divisor only.
   With splits, the library adds the sink when it combines them; here, sinks with splits raise an error.
 - FlashAttention-4 is compiled for sm_100; its kernel for sm_103 does not use a polynomial.
+- `triton_fused` is the forward pass of Triton's tutorial on fused attention on Hopper, in FP16 and without warp
+  specialization. The tutorial tunes its tiles when it runs; the entry has the only configuration of its tests, 128
+  queries and 64 keys, and `with_(key_tiles=...)` gives others. The number of keys must be a multiple of the tile, and
+  with a causal mask equal that of queries.
 
 ### Pages of a KV cache
 
@@ -193,6 +203,7 @@ blocks hold all heads of a group (PackGQA) |
 | `vllm_fa3_fp8` | all | none |
 | `flashinfer_fp8` | at D = 64: all | other tiles: 128 keys instead of 192 at D = 128, 64 instead of 128 at D = 256 |
 | `flashmla_dense` | 64 keys, which is the tile | raise an error |
+| `triton_fused` | none: the kernel does not support pages | raise an error |
 | `flashmla_fp8` | not applicable: keys are selected one by one | raise an error |
 | `fa4_bf16`, `fa4_fp8` | 128 keys, which is the tile | the kernel does not use pairs of CTAs; without a mask, at \
 D = 128, the polynomial then computes the exponentials of other columns |
@@ -206,7 +217,8 @@ uses 160 and 128.)
 Outputs and log-sum-exps of each kernel match an [oracle in exact rational
 arithmetic](../lowprec/oracle/attention/forward.py), bit for bit, on random rows with several tiles, with and without a
 causal mask. The tests detect each of 22 deliberately wrong rules (another order of tiles, offset, threshold, rounding,
-order of the sum), 15 for [FlashMLA](../lowprec/oracle/attention/pairs.py), 18 for
+order of the sum), 15 for [FlashMLA](../lowprec/oracle/attention/pairs.py), 14 for
+[Triton](../lowprec/oracle/attention/triton.py), 18 for
 [SageAttention 2's threads](../lowprec/oracle/attention/sage.py) and ten for [SageAttention
 3](../lowprec/oracle/attention/sage3.py). [The loops of the
 sources](../lowprec/oracle/attention/tiles.py) check two more rules: which tiles a block of queries loads, and where a
@@ -236,6 +248,13 @@ FMA each (fields `QuadSum(fused=...)`, `fused_shift`, `lse`), except that FlashA
 channels, of additions and of products that its source has, and one FMA each for `score * scale - maximum` and for
 `row_sum * scale + sum`. But vLLM compiles it without `--use_fast_math`, so it divides exactly and keeps subnormals;
 the entry has the flags of the library's own setup.py.
+
+`triton_fused` follows PTX and SASS of Triton 3.6.0 for sm_90: nine compilations for D = 64, 128 and 256, with tiles of
+64 x 32 to 128 x 128, and masks. All have the same operations in the same order. The same kernel in Triton's interpreter
+computes with NumPy, so its products and sums have another order. Where all of them are exact and sums are powers of
+two, none of its 168,896 outputs and 1,588 log-sum-exps differ from lowprec's, and none of 65,536 outputs where hidden
+keys exceed visible ones. Of 458,752 random outputs, 5,274 differ by rounding. The division and 2^x of the GPU were not
+compared in this kernel; `log2f` has the bits of the function in NVIDIA's libdevice in 1,258,291,200 numbers.
 
 [Test vectors](test_vectors.md) check another emulator against the oracle, and name the wrong rule that explains its
 answers: `lowprec vectors write attention/fa3_fp8`, then `lowprec vectors compare`.

@@ -134,7 +134,7 @@ class Bounds:
         sums = [kernel.row_sum.total(x) for x in self.sums]
         if sink is not None:
             sums = [a + b[:, 0] for a, b in zip(sums, kernel.exp2.bounds(sink[:, None]), strict=True)]
-        empty = [((x == 0) | np.isnan(x)) & (not kernel.has_thread_scales) for x in sums]
+        empty = [((x == 0) | np.isnan(x)) & (not kernel.keeps_sums) for x in sums]
         self.lost |= (empty[0] != empty[1])[:, None]
         safe = [np.where(empty[0] | empty[1], np.float32(1), x) for x in sums]
         shared = kernel.shared_scale(v_descale)

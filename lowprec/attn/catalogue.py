@@ -31,6 +31,7 @@ from .schedules import (
     Period,
     SageAttention,
     SageAttention3,
+    TritonFused,
 )
 from .sinks import DivisorSink, OffsetSink, ShiftedSink
 from .splits import Combine
@@ -43,6 +44,7 @@ from .sums import (
     QuadPairSum,
     QuadQuartetSum,
     QuadTileSum,
+    QuadTotalSum,
     TermwiseLogSumExp,
 )
 from .tiles import ALL_KEYS, ANY_SIZE, KeyTile
@@ -128,7 +130,14 @@ _SAGE3_STAND_IN = (
     "7107b05; means of K and Q: one rounding of the sum; products of Q's means: summed in order in float32; "
     "log-sum-exp, which the library does not return: that of SageAttention 2"
 )
-_E2M1, _E4M3, _BF16, _FLOAT32 = (formats[name] for name in ("e2m1fn", "e4m3fn", "bfloat16", "float32"))
+_TRITON = "triton-lang/triton 3.6.0, python/tutorials/06-fused-attention.py: _attn_fwd, without warp specialization"
+_TRITON_DECIDED = (
+    "tiles: BLOCK_M = 128, BLOCK_N = 64, the tutorial's for its tests, where it tunes them otherwise; contractions, "
+    "order of row sums, log2 and division: as Triton 3.6.0 compiles for sm_90, with 4 warps and 2 stages"
+)
+_E2M1, _E4M3, _FLOAT16, _BF16, _FLOAT32 = (
+    formats[name] for name in ("e2m1fn", "e4m3fn", "float16", "bfloat16", "float32")
+)
 
 
 def _of(chip: str, suffix: str) -> dict[str, Any]:
@@ -305,6 +314,14 @@ for _kernel in (
         key_tiles=(KeyTile(64, 128, 128, 128), KeyTile(128, 128, 128, 128)), schedule=SageAttention3(),
         row_sum=QuadOctetSum(), reciprocal=RoundedReciprocal(1), promote_every=1, fused_promotion=True,
         lse=OctavesLogSumExp(), scales=BlockScales(), source=_SAGE3, decided=_SAGE3_STAND_IN,
+    ),
+    AttentionKernel(
+        "triton_fused", scores=accumulators["hopper_f16"], values=accumulators["hopper_f16"], operands=_FLOAT16,
+        p_format=_FLOAT16, p_policy=policies["ieee"],
+        key_tiles=(KeyTile(64, 64, 64, 64), KeyTile(128, 64, 64, 64), KeyTile(256, 64, 64, 64)),
+        schedule=TritonFused(), row_sum=QuadTotalSum(), exp2=MufuExp2(library_log2=True),
+        reciprocal=MufuQuotient(flush=False), last_tile_first=False, rounded_log2_e=True, flush_subnormals=False,
+        lse=Base2LogSumExp(), output_format=_FLOAT16, source=_TRITON, decided=_TRITON_DECIDED,
     ),
     _torch_cpu("torch_cpu_flash_f32", _FLOAT32, TorchExp(), row_sum=LaneSum(), scales_first=True),
     _torch_cpu("torch_cpu_flash_bf16", _BF16, TorchFastExp(), row_sum=LaneSum(2), scales_first=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -19,15 +19,28 @@ from ..special.reciprocal import flushed
 from .kernel import AttentionKernel
 from .paired import HIDDEN, FlashMla, FlashMlaSparse, PairedSoftmax
 from .scales import BLOCK, BlockOperands, ScalesOfHead
-from .schedules import SageAttention3
-from .softmax import LEAST_SCORE, BlockSoftmax, HeadResult, OnlineSoftmax, SparseSoftmax, ThreadSoftmax, multiply_tile
+from .schedules import SageAttention3, TritonFused
+from .softmax import (
+    LEAST_SCORE,
+    BlockSoftmax,
+    DividedSoftmax,
+    HeadResult,
+    OnlineSoftmax,
+    SparseSoftmax,
+    ThreadSoftmax,
+    multiply_tile,
+)
 from .splits import split_blocks
-from .sums import Base2LogSumExp, Floats, Numbers, times
+from .sums import Base2LogSumExp, Floats, Numbers, multiply_add, times
 from .tiles import Block, Visit
 
 _LOG2_E = math.log2(math.e)
 _FLOAT32 = formats["float32"]
+_MASKED = np.float32(-1e6)  # Triton's addend of the scaled scores of hidden keys
 ROWS = 512  # largest number of queries at a time, which limits the memory of a tile of scores
+
+#: Scores [M, keys], their scales [M, lanes] and codes of V transposed [Dv, keys] of each tile, in order.
+Tiles = Iterator[tuple[Floats, Floats, NDArray[Any]]]
 
 
 class Head(NamedTuple):
@@ -104,13 +117,17 @@ class Forward:
         if isinstance(kernel.schedule, FlashMla):
             return self._paired_rows(h, slice(start, stop), visits[::-1], kernel.schedule)
         if isinstance(kernel.schedule, FlashMlaSparse):
-            ends = [start, *_changes(h.mask, start, stop), stop]
-            parts = [self._sparse_rows(h, slice(*ends[i : i + 2]), visits[::-1]) for i in range(len(ends) - 1)]
+            spans = map(slice, (start, *(ends := _changes(h.mask, start, stop))), (*ends, stop))
+            parts = [self._thread_rows(h, x, self._sparse_tiles(h, x, visits[::-1]), SparseSoftmax) for x in spans]
             return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
+        if isinstance(kernel.schedule, TritonFused):
+            tiles = self._triton_tiles(h, slice(start, stop), visits[::-1])
+            return self._thread_rows(h, slice(start, stop), tiles, DividedSoftmax)
         if h.scales.blocks is not None:
             return self._block_rows(h, slice(start, stop), visits, h.scales.blocks)
         if h.scales.threads is not None:
-            return self._thread_rows(h, slice(start, stop), visits[::-1], *h.scales.threads)
+            tiles = self._sage_tiles(h, slice(start, stop), visits[::-1], *h.scales.threads)
+            return self._thread_rows(h, slice(start, stop), tiles, ThreadSoftmax)
         q, low, high = h.q[start:stop], h.low[start:stop], h.high[start:stop]
         state = OnlineSoftmax(kernel, rows, len(h.v), self.bounded and not kernel.is_determined)
         scale = np.float32(1) if kernel.scales_first or kernel.scales_operands else self.scale
@@ -152,39 +169,49 @@ class Forward:
         out, lse = state.finish(self.v_descale, self.is_split)
         return HeadResult(out, lse, np.zeros_like(state.underflowed), state.underflowed, out, out)
 
-    def _thread_rows(
-        self, h: Head, rows: slice, visits: Sequence[Visit], q_scales: Floats, k_scales: Floats
-    ) -> HeadResult:
-        kernel, flush = self.kernel, self.kernel.flush_subnormals
-        state = ThreadSoftmax(kernel, rows.stop - rows.start, len(h.v), self.bounded and not kernel.is_determined)
-        for done, visit in enumerate(visits, 1):
-            scores, tile = self._scores(h.q[rows], h.k, visit.start, self.tile), slice(visit.start, visit.start + 8)
-            each = np.resize(k_scales[tile], 8)[::2]  # a thread's keys have one scale; keys beyond the last are hidden
-            scales = times(q_scales[rows, None], each, flush)
-            if done > len(visits) - 2:
-                hidden = np.arange(visit.start, visit.start + self.tile) >= h.high[rows, None]
-                by_key = np.tile(scales.repeat(2, 1), self.tile // 8)
-                scores = np.where(hidden, LEAST_SCORE, times(scores, by_key, flush))
-                scales = np.ones_like(scales)
-            p = state.update_threads(scores, times(self.scale, scales, flush))
-            state.add_values(p, _columns(h.v, visit.start, self.tile), done)
-        return state.finish(np.float32(1), np.float32(1), self.v_descale, None)
-
-    def _sparse_rows(self, h: Head, rows: slice, visits: Sequence[Visit]) -> HeadResult:
-        kernel, count = self.kernel, rows.stop - rows.start
-        state = SparseSoftmax(kernel, count, len(h.v), self.bounded and not kernel.is_determined)
+    def _thread_rows(self, h: Head, rows: slice, tiles: Tiles, kind: type[ThreadSoftmax]) -> HeadResult:
+        """Return the results of rows, given scores, their scales [M, 4 or 1] and codes of V of each tile."""
+        kernel = self.kernel
+        state = kind(kernel, rows.stop - rows.start, len(h.v), self.bounded and not kernel.is_determined)
         state.lse = Base2LogSumExp() if self.is_split else kernel.lse
-        scales = np.full((count, 1), self.scale)
-        for done, visit in enumerate(visits, 1):
-            scores, key = self._scores(h.q[rows], h.k, visit.start, self.tile), np.arange(self.tile) + visit.start
-            hidden = key >= len(h.k)
-            if h.mask is not None:
-                hidden[~hidden] = h.mask[rows.start, key[~hidden]] != 0
-            scores[:, hidden] = -np.inf
-            p, values = state.update_threads(scores, scales), _columns(h.v, visit.start, self.tile).copy()
-            values[:, hidden] = 0
+        for done, (scores, scales, values) in enumerate(tiles, 1):
+            p = state.update_threads(scores, scales)
             state.add_values(p, values, done)
         return state.finish(np.float32(1), np.float32(1), self.v_descale, self.sink)
+
+    def _sage_tiles(self, h: Head, rows: slice, visits: Sequence[Visit], of_q: Floats, of_k: Floats) -> Tiles:
+        flush = self.kernel.flush_subnormals
+        for left, visit in zip(range(len(visits), 0, -1), visits, strict=True):
+            scores, tile = self._scores(h.q[rows], h.k, visit.start, self.tile), slice(visit.start, visit.start + 8)
+            each = np.resize(of_k[tile], 8)[::2]  # a thread's keys have one scale; keys beyond the last are hidden
+            scales = times(of_q[rows, None], each, flush)
+            if left <= 2:
+                by_key = np.tile(scales.repeat(2, 1), self.tile // 8)
+                scores = np.where(self._hidden(h, rows, visit), LEAST_SCORE, times(scores, by_key, flush))
+                scales = np.ones_like(scales)
+            yield scores, times(self.scale, scales, flush), _columns(h.v, visit.start, self.tile)
+
+    def _sparse_tiles(self, h: Head, rows: slice, visits: Sequence[Visit]) -> Tiles:
+        for visit in visits:
+            scores, key = self._scores(h.q[rows], h.k, visit.start, self.tile), np.arange(self.tile) + visit.start
+            hidden, values = key >= len(h.k), _columns(h.v, visit.start, self.tile).copy()
+            if h.mask is not None:
+                hidden[~hidden] = h.mask[rows.start, key[~hidden]] != 0
+            scores[:, hidden], values[:, hidden] = -np.inf, 0
+            yield scores, np.full((len(scores), 1), self.scale), values
+
+    def _triton_tiles(self, h: Head, rows: slice, visits: Sequence[Visit]) -> Tiles:
+        kernel = self.kernel
+        for visit in visits:
+            scores, scale = self._scores(h.q[rows], h.k, visit.start, self.tile), self.scale
+            if visit.is_masked:
+                addends = np.where(self._hidden(h, rows, visit), _MASKED, np.float32(0))
+                scores = multiply_add(scores, scale, addends, kernel.flush_subnormals, kernel.fused_scores)
+                scale = np.float32(1)
+            yield scores, np.full((len(scores), 1), scale), _columns(h.v, visit.start, self.tile)
+
+    def _hidden(self, h: Head, rows: slice, visit: Visit) -> NDArray[np.bool_]:
+        return np.arange(visit.start, visit.start + self.tile) >= h.high[rows, None]
 
     def _block_rows(self, h: Head, rows: slice, visits: Sequence[Visit], scales: BlockOperands) -> HeadResult:
         kernel, schedule = self.kernel, self.kernel.schedule

@@ -18,7 +18,7 @@ from ..special.reciprocal import Reciprocal, RoundedReciprocal
 from ..special.tanh import Tanh
 from ..tensorcore.accumulator import Accumulator
 from .scales import BlockScales, HeadScales, OperandScales, ThreadScales
-from .schedules import FlashAttention3, SageAttention3
+from .schedules import FlashAttention3, SageAttention3, TritonFused
 from .sinks import Sink
 from .splits import Combine
 from .sums import (
@@ -142,7 +142,8 @@ class AttentionKernel(Value):
     descale_first : bool
         Whether the scales of Q and K multiply the softmax scale before log2(e) does.
     empty_scale : float
-        Factor of O in rows with a sum of 0 or NaN; with scales of threads, such sums are not replaced.
+        Factor of O in rows with a sum of 0 or NaN; with scales of threads and in `TritonFused`, such sums are not
+        replaced.
     lse : LogSumExp
         Rule of the log-sum-exp.
     combine : Combine or None
@@ -252,22 +253,11 @@ class AttentionKernel(Value):
         """Raise ValueError if a field has a value that another field's kind excludes."""
         has_scaled_maxima, defaults = self.schedule.has_scaled_maxima, self.__dataclass_fields__
         forward = {"last_tile_first": False}
+        scaled = Base2LogSumExp if isinstance(self.schedule, TritonFused) else TermwiseLogSumExp
         causes: tuple[tuple[str, bool, type[LogSumExp], Sequence[str], dict[str, Any]], ...] = (
             ("an exp2 of base e", self.exp2.is_natural, NatsLogSumExp, _IN_OCTAVES, {}),
-            (
-                "tiles in pairs",
-                self.schedule.is_paired,
-                TermwiseLogSumExp,
-                _ONE_BY_ONE,
-                {**forward, "empty_scale": 1.0},
-            ),
-            (
-                "scaled maxima",
-                has_scaled_maxima,
-                TermwiseLogSumExp,
-                (*_OF_SCORES, "p_offset", "last_tile_first"),
-                forward,
-            ),
+            ("tiles in pairs", self.schedule.is_paired, TermwiseLogSumExp, _ONE_BY_ONE, forward | {"empty_scale": 1.0}),
+            ("scaled maxima", has_scaled_maxima, scaled, (*_OF_SCORES, "p_offset", "last_tile_first"), forward),
             ("scales of threads", self.has_thread_scales, OctavesLogSumExp, (*_OF_ANY, "last_tile_first"), forward),
             ("scales of blocks", self.has_block_scales, OctavesLogSumExp, (*_OF_ANY, *_OF_ORDER), {}),
         )
@@ -307,6 +297,11 @@ class AttentionKernel(Value):
     def has_thread_scales(self) -> bool:
         """Whether Q and K have scales of threads."""
         return isinstance(self.scales, ThreadScales)
+
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether the output is divided by sums of 0 and NaN as by others."""
+        return self.has_thread_scales or isinstance(self.schedule, TritonFused)
 
     @property
     def has_block_scales(self) -> bool:

@@ -363,3 +363,27 @@ class SageAttention3(SageAttention):
         if self.hides_columns:
             place = key // 32 * 32 + key % 8 // 2 * 8 + key % 32 // 8 * 2 + key % 2
         return place >= limits[:, None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TritonFused(SquareSchedule):
+    """Tiles of Triton's tutorial on fused attention: python/tutorials/06-fused-attention.py.
+
+    With a causal mask, the tiles from a block's first query on come last, and add -1e6 to the scaled scores of hidden
+    keys.
+    """
+
+    library = "Triton's fused attention"
+    has_fixed_sizes = has_scaled_maxima = True
+
+    def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
+        """Return the tile; raise ValueError if the keys are not whole tiles, beyond which the kernel reads."""
+        found = super().tile(call, table)
+        if found is not None and call.keys % (keys := found.keys_of(call)):
+            raise ValueError(f"attention: k must have a multiple of {keys} keys for {self.library}, got {call.keys}")
+        return found
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return the tiles up to the last key that the block sees; those from its first query on are masked."""
+        found = super().visits(call, keys, first, stop)
+        return [visit._replace(is_masked=call.right == 0 and visit.start >= first) for visit in found]

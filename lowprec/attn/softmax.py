@@ -45,6 +45,8 @@ class OnlineSoftmax:
 
     #: Whether a sum of NaN counts as that of a row without keys, unless the kernel propagates NaN.
     replaces_nan = True
+    #: Whether each output is divided by the sum, instead of multiplied by a quotient of the row.
+    divides = False
 
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
         self.kernel, self.offset, self.lse = kernel, kernel.p_offset, kernel.lse
@@ -135,8 +137,10 @@ class OnlineSoftmax:
             divisors = sums + kernel.exp2(argument[:, None])[:, 0]
             sums = divisors if kernel.sink.in_lse else sums
         is_empty = (sums == 0) | (np.isnan(sums) & (self.replaces_nan and not kernel.propagates_nan))
-        is_empty &= not kernel.has_thread_scales
+        is_empty &= not kernel.keeps_sums
         safe, shared = np.where(is_empty | kernel.normalizes_p, np.float32(1), divisors), kernel.shared_scale(v_descale)
+        if self.divides:
+            self.out, safe = kernel.reciprocal.divide(self.out, safe[:, None]), np.ones_like(safe)
         factors = np.where(is_empty, np.float32(kernel.empty_scale) * shared, kernel.reciprocal.divide(shared, safe))
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
         self.out = times(self.out, v_descale, flush) if v_descale.ndim else self.out
@@ -181,6 +185,13 @@ class SparseSoftmax(ThreadSoftmax):
 
     start, least = np.float32(-1e30), np.float32(-np.inf)
     replaces_nan = False
+
+
+class DividedSoftmax(ThreadSoftmax):
+    """State of a block of rows with one scale of all scores, in which no key precedes the first tile."""
+
+    start = least = np.float32(-np.inf)
+    divides = True
 
 
 class BlockSoftmax(OnlineSoftmax):

@@ -120,10 +120,31 @@ class QuadTileSum(QuadPairSum):
     """
 
     def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
-        """Multiply the partial sums [M, 4] by a scale per row and add a tile P [M, keys], in place."""
-        tile = np.zeros_like(sums)
-        kernels.sum_by_quad(p, np.ones(len(p), np.float32), self.fused, flush, tile)
-        sums[:] = multiply_add(sums, scales[:, None], tile, flush, self.fused)
+        """Multiply the partial sums by a scale per row and add a tile P [M, keys], in place."""
+        tile = np.zeros((len(p), 4), np.float32)
+        kernels.sum_by_quad(p, np.ones(len(p), np.float32), True, flush, tile)
+        sums[:] = multiply_add(sums, scales[:, None], self._of_tile(tile), flush, self.fused)
+
+    def _of_tile(self, sums: Floats) -> Floats:
+        return sums
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QuadTotalSum(QuadTileSum):
+    """Sum by the threads of `QuadSum` of one tile, whose total a fused multiply-add joins with that of earlier tiles.
+
+    Triton's ``l_i * alpha + tl.sum(p, 1)``: a tile's total is that of `QuadSum`, and the first tile's is added to 1
+    times its scale.
+    """
+
+    lanes, start = 1, np.float32(1)
+
+    def _of_tile(self, sums: Floats) -> Floats:
+        return QuadSum.total(self, sums)[:, None]
+
+    def total(self, sums: Floats) -> Floats:
+        """Return each row's sum [M]."""
+        return sums[:, 0].copy()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -109,12 +109,14 @@ class Call(NamedTuple):
 class Visit(NamedTuple):
     """Tile that a block visits: its first key, and whether a maximum of -inf counts as 0 in the rescaling.
 
-    The output lacks the tile, and is not rescaled for it, unless `is_added`.
+    The output lacks the tile, and is not rescaled for it, unless `is_added`. In Triton's tiles, a mask is added to
+    the scores if `is_masked`.
     """
 
     start: int
     is_guarded: bool = True
     is_added: bool = True
+    is_masked: bool = False
 
 
 class Block(NamedTuple):

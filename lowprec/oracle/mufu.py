@@ -7,8 +7,8 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
-from .float32 import LEAST, SpecialFunctions, is_below
-from .values import Exact
+from .float32 import LEAST, SpecialFunctions, is_below, multiply_add, plus, times
+from .values import FLOAT32, Exact, decode
 
 _ROUNDING = {"ex2": 24456, "lg2": 6696, "rcp": 8092, "tanh": 0}  # in units of 2^-40
 
@@ -117,4 +117,30 @@ def tanh(x: Exact) -> Exact:
     raise AssertionError(octave)
 
 
+#: Coefficients of CUDA's log2f, float32 words from the highest power on.
+_LOG2F = (
+    0x3DC6B27F, 0xBE2C7F30, 0x3E2FCF2A, 0xBE374E43, 0x3E520BF4, 0xBE763C8B, 0x3E93BF99, 0xBEB8AA49, 0x3EF6384A,
+    0xBF38AA3B,
+)  # fmt: skip
+
+
+def log2f(x: Exact) -> Exact:
+    """Return log2 of CUDA's log2f, as nvcc and Triton compile it: a polynomial of f, for x = (1 + f) 2^exponent."""
+    if math.isnan(x) or x == math.inf:
+        return x
+    if x == 0:
+        return -math.inf
+    if x < 0:
+        return math.nan
+    exponent = _binade(Fraction(x))
+    if Fraction(x) / _power(exponent) >= 2 * decode(0x3F3504F3, FLOAT32):  # of sqrt(1/2)
+        exponent += 1
+    f: Exact = Fraction(x) / _power(exponent) - 1
+    y = decode(_LOG2F[0], FLOAT32)
+    for word in _LOG2F[1:]:
+        y = multiply_add(y, f, decode(word, FLOAT32))
+    return plus(exponent, multiply_add(f, decode(0x3FB8AA3B, FLOAT32), times(f, times(f, y))))
+
+
 HOPPER = SpecialFunctions("MUFU of Hopper", ex2, lg2, rcp, tanh)
+TRITON = HOPPER._replace(name="MUFU of Hopper, log2f of CUDA", log2=log2f)

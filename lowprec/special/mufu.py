@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from .._checks import check_choice
 from .._values import Value, normalize_fields
+from ..kernels import attn
 from ..kernels import mufu as kernels
-from .exp2 import LN_2, Exp2, RoundedExp2
+from .exp2 import Exp2, RoundedExp2
 from .reciprocal import Reciprocal, RoundedReciprocal, flushed
 from .tanh import Tanh
 
@@ -102,8 +103,8 @@ class CudaFunction(Value):
 
     Parameters
     ----------
-    function : {"exp", "log"}
-        ``expf``, which is ``ex2.approx.ftz.f32`` of the fraction of x log2(e), or ``logf``.
+    function : {"exp", "log", "log2"}
+        ``expf``, which is ``ex2.approx.ftz.f32`` of the fraction of x log2(e), ``logf`` or ``log2f``.
 
     Examples
     --------
@@ -111,18 +112,20 @@ class CudaFunction(Value):
     array([2.7182817, 0.       ], dtype=float32)
     """
 
-    function: Literal["exp", "log"]
+    function: Literal["exp", "log", "log2"]
 
     is_published = True
 
     def __post_init__(self) -> None:
         normalize_fields(self)
-        check_choice("CudaFunction", "function", self.function, ("exp", "log"))
+        check_choice("CudaFunction", "function", self.function, ("exp", "log", "log2"))
 
     def __call__(self, x: Floats) -> Floats:
         """Return the function of an array of any shape."""
         x = np.ascontiguousarray(x, np.float32)
         out, scales = np.empty_like(x), np.empty_like(x)
+        if self.function == "log2":
+            return _log2f(x.reshape(-1)).reshape(x.shape)
         if self.function == "log":
             kernels.logf(x.reshape(-1), out.reshape(-1))
             return out
@@ -135,18 +138,56 @@ class CudaFunction(Value):
         return out, out
 
 
+_LOG2F = tuple(
+    map(np.float32, (0.09702014178037643, -0.16845393180847168, 0.17168870568275452, -0.17900948226451874,
+                     0.20512372255325317, -0.24046532809734344, 0.28857114911079407, -0.36067417263984680,
+                     0.48089820146560669, -0.72134751081466675))
+)  # fmt: skip
+
+
+def _log2f(x: Floats) -> Floats:
+    """Return log2 of a one-dimensional array as CUDA's log2f: a polynomial of f, for x = (1 + f) 2^exponent."""
+    small = np.abs(x) < np.float32(2.0**-126)
+    words = np.where(small, np.where(small, x, 0) * np.float32(2.0**23), x).view(np.int32)
+    exponent = words - np.int32(0x3F3504F3) >> 23  # of 1 + f from sqrt(1/2) to sqrt(2)
+    f = (words - (exponent << 23)).view(np.float32) - np.float32(1)
+
+    def multiply_add(a: Floats, b: Floats, c: Floats | np.float32) -> Floats:
+        out = np.empty_like(a)
+        attn.multiply_add(a, b, np.full_like(a, c), True, out)
+        return out
+
+    y = np.full_like(f, _LOG2F[0])
+    for coefficient in _LOG2F[1:]:
+        y = multiply_add(y, f, coefficient)
+    log = multiply_add(f, np.full_like(f, 1.4426950216293335), f * (f * y))
+    log += (exponent - np.int32(23) * small).astype(np.float32)
+    special = np.where(x == 0, np.float32(-np.inf), np.where(x == np.inf, x, np.float32(np.nan)))
+    return np.where((x > 0) & (x < np.inf), log, special)
+
+
 _EX2, _LG2, _RCP, _TANH = MufuFunction("ex2"), MufuFunction("lg2"), MufuFunction("rcp"), MufuFunction("tanh")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MufuExp2(Exp2):
-    """2**x of ``ex2.approx.ftz.f32``, and log2 of ``lg2.approx.ftz.f32``, on Hopper.
+    """2**x of ``ex2.approx.ftz.f32``, and log2, on Hopper.
+
+    Parameters
+    ----------
+    library_log2 : bool
+        Whether log2 is ``log2f`` of CUDA's library, in place of ``lg2.approx.ftz.f32``.
 
     Examples
     --------
     >>> MufuExp2()(np.array([[0.5, -126.5]], np.float32))
     array([[1.4142135, 0.       ]], dtype=float32)
     """
+
+    library_log2: bool = False
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
 
     @property
     def is_published(self) -> bool:
@@ -168,11 +209,7 @@ class MufuExp2(Exp2):
 
     def log2(self, x: Floats) -> Floats:
         """Return log2 of sums [M]."""
-        return _LG2(x)
-
-    def log(self, x: Floats) -> Floats:
-        """Return the natural logarithms of sums [M]: log2 times ln 2, rounded."""
-        return _LG2(x) * LN_2
+        return CudaFunction("log2")(x) if self.library_log2 else _LG2(x)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -208,6 +245,11 @@ class MufuReciprocal(Reciprocal):
 class MufuQuotient(MufuReciprocal):
     """Quotient of a factor and a sum by ``div.full.ftz.f32`` on Hopper: (a s) rcp(b s), s = 1/4 for b above 2^126.
 
+    Parameters
+    ----------
+    flush : bool
+        Whether subnormal operands and results count as zero. If not, as in ``div.full.f32``, s = 2^24 for subnormal b.
+
     Examples
     --------
     >>> x = np.array([3.0, 2.0**127], np.float32)
@@ -215,12 +257,20 @@ class MufuQuotient(MufuReciprocal):
     (array([1.6666667e+00, 2.9387359e-38], dtype=float32), array([1.6666667, 0.       ], dtype=float32))
     """
 
-    def divide(self, factor: np.float32, x: Floats) -> Floats:
-        """Return factor / x, with subnormal operands and results as zero."""
-        scales = np.where(np.abs(x) > np.float32(2.0**126), np.float32(0.25), np.float32(1))
-        return flushed(flushed(factor * scales) * _RCP(x * scales))
+    flush: bool = True
 
-    def divide_bounds(self, factor: np.float32, x: Floats) -> tuple[Floats, Floats]:
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+
+    def divide(self, factor: Floats | np.float32, x: Floats) -> Floats:
+        """Return factor / x."""
+        scales = np.where(np.abs(x) > np.float32(2.0**126), np.float32(0.25), np.float32(1))
+        if self.flush:
+            return flushed(flushed(factor * scales) * _RCP(x * scales))
+        scales = np.where(np.abs(x) < np.float32(2.0**-126), np.float32(2.0**24), scales)
+        return factor * scales * _RCP(x * scales)
+
+    def divide_bounds(self, factor: Floats | np.float32, x: Floats) -> tuple[Floats, Floats]:
         """Return the result as both bounds."""
         found = self.divide(factor, x)
         return found, found

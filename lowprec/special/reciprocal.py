@@ -35,11 +35,11 @@ class Reciprocal(Value):
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the smallest and the largest result that the documentation allows for positive numbers."""
 
-    def divide(self, factor: np.float32, x: Floats) -> Floats:
+    def divide(self, factor: Floats | np.float32, x: Floats) -> Floats:
         """Return factor / x: the reciprocal times the factor, which rounds twice."""
         return self(x) * factor
 
-    def divide_bounds(self, factor: np.float32, x: Floats) -> tuple[Floats, Floats]:
+    def divide_bounds(self, factor: Floats | np.float32, x: Floats) -> tuple[Floats, Floats]:
         """Return bounds on factor / x for positive numbers x; a negative factor exchanges them."""
         low, high = self.bounds(x)
         return low * factor, high * factor
