@@ -59,9 +59,9 @@ class RowSum(Value):
     def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
         """Multiply the partial sums [M, lanes] by a scale per row and add a tile P [M, keys], in place."""
 
-    @abstractmethod
     def total(self, sums: Floats) -> Floats:
-        """Return the sum of each row's partial sums [M]."""
+        """Return the sum of each row's partial sums [M]: by default, the only one."""
+        return sums[:, 0].copy()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,9 +142,7 @@ class QuadTotalSum(QuadTileSum):
     def _of_tile(self, sums: Floats) -> Floats:
         return QuadSum.total(self, sums)[:, None]
 
-    def total(self, sums: Floats) -> Floats:
-        """Return each row's sum [M]."""
-        return sums[:, 0].copy()
+    total = RowSum.total
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -191,10 +189,6 @@ class PackedPairSum(RowSum):
     def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
         """Multiply the sum [M, 1] by a scale per row and add a tile P [M, keys], in place."""
         kernels.sum_by_packed_pairs(p, scales, flush, sums)
-
-    def total(self, sums: Floats) -> Floats:
-        """Return each row's sum [M]."""
-        return sums[:, 0].copy()
 
 
 class RowTotals(NamedTuple):

@@ -59,9 +59,9 @@ CATALOGUES: dict[str, Registry[Any]] = {
 
 
 def subclasses(base: type[Any]) -> list[type[Any]]:
-    """Return the subclasses of a class, and theirs."""
+    """Return the subclasses of a class, and theirs, in an order that imports do not change."""
     own = [made for made in base.__subclasses__() if made.__module__.partition(".")[0] == __package__.partition(".")[0]]
-    return [found for made in own for found in (made, *subclasses(made))]
+    return [found for made in sorted(own, key=lambda made: made.__name__) for found in (made, *subclasses(made))]
 
 
 #: Classes of the objects that a recipe holds.
