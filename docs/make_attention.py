@@ -183,9 +183,9 @@ Each entry is one configuration of its library:
   With splits, the library adds the sink when it combines them; here, sinks with splits raise an error.
 - FlashAttention-4 is compiled for sm_100; its kernel for sm_103 does not use a polynomial.
 - `triton_fused` is the forward pass of Triton's tutorial on fused attention on Hopper, in FP16 and without warp
-  specialization. The tutorial tunes its tiles when it runs; the entry has the only configuration of its tests, 128
-  queries and 64 keys, and `with_(key_tiles=...)` gives others. The number of keys must be a multiple of the tile, and
-  with a causal mask equal that of queries.
+  specialization. The tutorial tunes its tiles when it runs; the entry has one of its configurations, 128 queries and 64
+  keys, and `with_(key_tiles=...)` gives others. The number of keys must be a multiple of the tile, and with a causal
+  mask equal that of queries.
 
 ### Pages of a KV cache
 
@@ -249,12 +249,13 @@ channels, of additions and of products that its source has, and one FMA each for
 `row_sum * scale + sum`. But vLLM compiles it without `--use_fast_math`, so it divides exactly and keeps subnormals;
 the entry has the flags of the library's own setup.py.
 
-`triton_fused` follows PTX and SASS of Triton 3.6.0 for sm_90: nine compilations for D = 64, 128 and 256, with tiles of
-64 x 32 to 128 x 128, and masks. All have the same operations in the same order. The same kernel in Triton's interpreter
-computes with NumPy, so its products and sums have another order. Where all of them are exact and sums are powers of
-two, none of its 168,896 outputs and 1,588 log-sum-exps differ from lowprec's, and none of 65,536 outputs where hidden
-keys exceed visible ones. Of 458,752 random outputs, 5,274 differ by rounding. `log2f` has the bits of the function in
-NVIDIA's libdevice for 1,258,291,200 numbers. This kernel was not compared with a GPU.
+`triton_fused` follows PTX and SASS of Triton 3.6.0 for sm_90: eleven compilations for D = 64, 128 and 256, with tiles
+of 64 x 32 to 128 x 128, causal and not, with block pointers and with tensor descriptors. All have the same operations
+in the same order. The same kernel in Triton's interpreter computes with NumPy, so its products and sums have another
+order. Where all of them are exact and sums are powers of two, none of its 168,896 outputs and 1,588 log-sum-exps differ
+from lowprec's, and none of 65,536 outputs where hidden keys exceed visible ones. Of 458,752 random outputs, 5,274
+differ by rounding. `log2f` has the bits of the function in NVIDIA's libdevice for 1,258,291,200 numbers. This kernel
+was not compared with a GPU.
 
 [Test vectors](test_vectors.md) check another emulator against the oracle, and name the wrong rule that explains its
 answers: `lowprec vectors write attention/fa3_fp8`, then `lowprec vectors compare`.

@@ -130,10 +130,10 @@ _SAGE3_STAND_IN = (
     "7107b05; means of K and Q: one rounding of the sum; products of Q's means: summed in order in float32; "
     "log-sum-exp, which the library does not return: that of SageAttention 2"
 )
-_TRITON = "triton-lang/triton 3.6.0, python/tutorials/06-fused-attention.py: _attn_fwd, without warp specialization"
+_TRITON = "triton-lang/triton at dc6ee3e, python/tutorials/06-fused-attention.py: _attn_fwd, _attn_fwd_inner"
 _TRITON_DECIDED = (
-    "tiles: BLOCK_M = 128, BLOCK_N = 64, the tutorial's for its tests, where it tunes them otherwise; contractions, "
-    "order of row sums, log2 and division: as Triton 3.6.0 compiles for sm_90, with 4 warps and 2 stages"
+    "tiles: BLOCK_M = 128, BLOCK_N = 64, one of the configurations among which the tutorial chooses by time; "
+    "contractions, order of row sums, log2 and division: as Triton 3.6.0 compiles them for sm_90"
 )
 _E2M1, _E4M3, _FLOAT16, _BF16, _FLOAT32 = (
     formats[name] for name in ("e2m1fn", "e4m3fn", "float16", "bfloat16", "float32")
