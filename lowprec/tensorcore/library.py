@@ -217,6 +217,13 @@ for _library in (
         "cutlass_2xacc", apply_scales_at="end", source="CUTLASS example 54: four instructions, then a float32 addition"
     ),
     _one_chain(
+        "cublas_sgemm",
+        split_tile=8,
+        slice_length=8,
+        source="cuBLAS without TF32, accumulator float32: CUTLASS's kernels have split_k parts, xmma's assign tiles "
+        f"of 8 in turn to 8, 33 or 40 slices; 0 of 213,384 {_H200}",
+    ),
+    _one_chain(
         "cutlass_serial",
         split_tile=64,
         split_k_reduction="serial",

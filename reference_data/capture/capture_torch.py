@@ -24,6 +24,7 @@ SUM_SIZES = (1, 7, 33, 64, 100, 128, 1000, 1024, 2048, 3000, 4096, 5000, 7168)
 SUM_ROWS = (1, 2, 3, 4, 8, 16, 17, 64)
 SHAPES = ((64, 64, 64), (64, 128, 128), (128, 128, 512), (64, 256, 1024), (16, 512, 4096), (128, 128, 7168),
           (1, 256, 4096), (8, 1024, 2048), (256, 512, 2048))  # fmt: skip
+SGEMM_SHAPES = (*SHAPES, (33, 136, 320))
 ROWS, COLUMNS = 4, 16
 #: Rows and columns of results with scales of blocks at which orders of the scales' products have other bits.
 PLACES = {
@@ -111,8 +112,11 @@ def record_sums(to: Recorder) -> None:
 
 
 def record_products(to: Recorder) -> None:
-    """Record products of 16-bit numbers and TF32, and of FP8 with scales per tensor, per row and per block."""
+    """Record products of 16-bit numbers, TF32, float32, and FP8 with scales per tensor, per row and per block."""
     torch = to.torch
+    for m, n, k in SGEMM_SHAPES:
+        a, b = to.tensor(bell(10, m, k), "float32"), to.tensor(bell(11, n, k), "float32").t()
+        to.product(f"sgemm/{m}x{n}x{k}", functools.partial(torch.mm, a, b))
     for m, n, k in SHAPES:
         for dtype in DTYPES:
             torch.backends.cuda.matmul.allow_tf32 = dtype == "float32"

@@ -6,6 +6,7 @@ import pytest
 from recordings import h200, inputs_of_h200
 
 import lowprec as lp
+from lowprec.recipe.operands import as_quantized
 from lowprec.scaling.quantize import Granularity, Quantized
 
 PROGRAM = inputs_of_h200()
@@ -48,6 +49,30 @@ def test_products_of_an_h200(dtype):
         total = sum(parts[1:], parts[0])
         name = f"mm/{dtype}/{shape[0]}x{shape[1]}x{shape[2]}"
         assert (total.view(np.int32) == h200()[name]).all(), name
+
+
+#: Parts of K and chains of each part in products of float32.
+SGEMM = {
+    (64, 64, 64): (2, 1), (64, 128, 128): (4, 1), (128, 128, 512): (8, 1), (64, 256, 1024): (16, 1),
+    (16, 512, 4096): (1, 33), (128, 128, 7168): (56, 1), (8, 1024, 2048): (16, 1), (256, 512, 2048): (1, 8),
+    (33, 136, 320): (1, 40),
+}  # fmt: skip
+
+
+def test_float32_products_of_an_h200():
+    for shape in PROGRAM.SGEMM_SHAPES:
+        x, y = corners(*shape)
+        if shape[0] == 1:
+            got = lp.orders["warp_butterfly"](shape[2], fma=True).dot(x, y)[None]
+        else:
+            parts, slices = SGEMM[shape]
+            library, (a, b) = lp.gemm_libraries["cublas_sgemm"].with_(slices=slices), map(as_float32, (x, y))
+            got = lp.gemm(a, b, accumulator="float32", library=library, split_k=parts)
+        assert (got.view(np.int32) == h200()[f"sgemm/{shape[0]}x{shape[1]}x{shape[2]}"]).all(), shape
+
+
+def as_float32(x):
+    return as_quantized(x, lp.formats["float32"])
 
 
 def quantized(x, scale, rows, columns):
