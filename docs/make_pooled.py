@@ -84,7 +84,8 @@ def _rows(arm: Arm, effect: str) -> Iterator[tuple[str, tuple[str, str], dict[st
             if row["arm"] not in same or row["effect"] != effect:
                 continue
             if not scaling:
-                yield name, (size.config, re.findall(r"--data (\w+)", command)[0]), row
+                corpus = (*re.findall(r"--data (\w+)", command), "stdlib")[0]  # the default of the command
+                yield name, (size.config, corpus), row
             elif row["axis"] == "parameters" and row["what"] != "line":
                 model, _, corpus = row["what"].split("-")
                 yield name, (model, corpus), row
