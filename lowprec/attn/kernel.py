@@ -155,6 +155,9 @@ class AttentionKernel(Value):
         takes no softcap.
     gradient_tiles : tuple of GradientTile
         Tiles of the backward pass by head size, in increasing order; empty: no backward pass.
+    plain_gradient : bool
+        Whether training takes the gradient of attention without the kernel, from a softmax and an output that it
+        computes again. If not, it takes the kernel's output and log-sum-exp, which may differ from them.
     scales : OperandScales
         How Q, K and V are quantized, and which numbers their scales multiply.
     v_format : Format or None
@@ -201,6 +204,7 @@ class AttentionKernel(Value):
     sink: Sink | None = None
     softcap: Tanh | None = None
     gradient_tiles: tuple[GradientTile, ...] = ()
+    plain_gradient: bool = False
     scales: OperandScales = _BY_HEAD
     v_format: Format | None = None
     output_format: Format = formats["bfloat16"]

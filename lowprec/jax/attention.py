@@ -46,7 +46,11 @@ def _attention_backward(kernel: AttentionKernel, causal: bool, scale: float, kep
     keys, values = (jnp.repeat(x.astype(jnp.float32), groups, 1) for x in (k, v))
     queries, d_out = q.astype(jnp.float32), d_out.astype(jnp.float32)
     seen = jnp.tri(m, n, n - m if causal else n, dtype=bool) if mask is None else mask
-    p = jnp.where(seen, jnp.exp(queries @ keys.mT * scale - lse[..., None]), 0)
+    scores = queries @ keys.mT * scale
+    if kernel.plain_gradient:
+        lse = jax.nn.logsumexp(jnp.where(seen, scores, -jnp.inf), -1)
+    p = jnp.where(seen, jnp.exp(scores - lse[..., None]), 0)
+    out = p @ values if kernel.plain_gradient else out
     d_scores = p * (d_out @ values.mT - (d_out * out).sum(-1, keepdims=True)) * scale
     d_k, d_v = (
         x.reshape(len(x), -1, groups, *x.shape[2:]).sum(2) for x in (d_scores.mT @ queries, p.mT @ d_out)
@@ -64,7 +68,8 @@ def attention(
     """Compute attention with a kernel; operands are quantized for it, with one scale per sequence and key head.
 
     The gradient is a straight-through estimate in XLA's float32: probabilities are recomputed from q, k and the
-    kernel's log-sum-exp, and the softmax gradient uses the kernel's output, as in the trainer.
+    kernel's log-sum-exp, and the softmax gradient uses the kernel's output, as in the trainer. With `plain_gradient`, a
+    kernel has the gradient of attention without it.
 
     Parameters
     ----------

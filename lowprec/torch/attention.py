@@ -28,7 +28,8 @@ def attention(
     """Compute attention with a kernel; operands are quantized for it, with one scale per sequence and key head.
 
     The gradient is a straight-through estimate in float32: probabilities are recomputed from q, k and the kernel's
-    log-sum-exp, and the softmax gradient uses the kernel's output, as in the trainer.
+    log-sum-exp, and the softmax gradient uses the kernel's output, as in the trainer. With `plain_gradient`, a kernel
+    has the gradient of attention without it.
 
     Parameters
     ----------
@@ -91,6 +92,7 @@ class _Attention(torch.autograd.Function):
             mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
         ctx.save_for_backward(q, k, v, result, torch.from_numpy(lse), mask)
         ctx.scale = q.shape[3] ** -0.5 if scale is None else scale
+        ctx.plain_gradient = kernel.plain_gradient
         return result
 
     @staticmethod
@@ -99,9 +101,13 @@ class _Attention(torch.autograd.Function):
         (d_out,), groups = d_outs, q.shape[1] // k.shape[1]
         queries, d_out = q.float(), d_out.float()
         keys, values = (x.float().repeat_interleave(groups, 1) for x in (k, v))
-        p = torch.exp(queries @ keys.mT * ctx.scale - lse[..., None])
+        scores = queries @ keys.mT * ctx.scale
+        if ctx.plain_gradient:
+            lse = torch.logsumexp(scores if mask is None else scores.masked_fill(~mask, -torch.inf), -1)
+        p = torch.exp(scores - lse[..., None])
         if mask is not None:
             p = p.masked_fill(~mask, 0)
+        out = p @ values if ctx.plain_gradient else out
         d_scores = p * (d_out @ values.mT - (d_out * out).sum(-1, keepdim=True)) * ctx.scale
         d_k, d_v = (x.unflatten(1, (k.shape[1], groups)).sum(2) for x in (d_scores.mT @ queries, p.mT @ d_out))
         return (d_scores @ keys).to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None, None, None, None

@@ -1,5 +1,7 @@
 """Attention kernels in JAX: the bits of `lowprec.attention` under transforms, gradients straight through."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -43,11 +45,13 @@ def test_gradients_are_nearly_those_of_exact_attention(causal):
         scores = jax.numpy.where(seen, q @ k.mT / 4, -np.inf)
         return (jax.nn.softmax(scores) @ v)[..., 0].sum()
 
-    def found(q, k, v):
-        return lpj.attention(q, k, v, "fa3_fp8", causal=causal)[..., 0].sum()
+    def found(q, k, v, kernel="fa3_fp8"):
+        return lpj.attention(q, k, v, kernel, causal=causal)[..., 0].sum()
 
-    for ours, theirs in zip(*(jax.grad(f, (0, 1, 2))(q, k, v) for f in (found, exact)), strict=True):
+    plain = functools.partial(found, kernel=lp.attentions["fa3_fp8"].with_(plain_gradient=True))
+    for ours, same, theirs in zip(*(jax.grad(f, (0, 1, 2))(q, k, v) for f in (found, plain, exact)), strict=True):
         assert 0 < np.linalg.norm(ours - theirs) < 0.15 * np.linalg.norm(theirs)
+        np.testing.assert_allclose(same, theirs, 1e-5, 1e-5)
 
 
 def test_masks_are_those_of_a_kernel():

@@ -116,6 +116,11 @@ def test_gradients_are_straight_through(masked):
     for ours, theirs in zip(found, exact, strict=True):
         assert 0 < torch.linalg.norm(ours - theirs) < 0.15 * torch.linalg.norm(theirs)
     assert not masked or not found[0][:, :, :2].any()
+    inputs, plain = [x.clone().requires_grad_() for x in (q, k, v)], lp.attentions["fa3_fp8"].with_(plain_gradient=True)
+    out = lpt.attention(*inputs, plain, mask=mask)[:, :, 2:]
+    (out * drawn(*out.shape, seed=3)).sum().backward()
+    for x, theirs in zip(inputs, exact, strict=True):
+        torch.testing.assert_close(x.grad, theirs, rtol=1e-5, atol=1e-5)
 
 
 def model_of(transformers, **more):

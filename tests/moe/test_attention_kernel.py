@@ -62,10 +62,24 @@ def test_without_a_kernel_in_low_precision_the_gradients_are_those_of_the_plain_
         assert 0 < np.linalg.norm(grads[1][name] - value) < 0.03 * np.linalg.norm(value), name
 
 
+def test_a_plain_gradient_is_that_of_attention_without_the_kernel():
+    """All bits but those of the weights after attention, whose input is the kernel's output."""
+    kernel, grads = lp.attentions["fa3_fp8"].with_(plain_gradient=True), []
+    for layer, params, x, d_y in map(layer_of, (None, kernel, "fa3_fp8")):
+        found = {}
+        y, saved = layer.forward(params, x, 32)
+        found["x"] = layer.backward(params, found, d_y, saved)
+        grads.append(found | {"y": y})
+    differing = [[name for name in grads[0] if (grads[0][name] != other[name]).any()] for other in grads[1:]]
+    assert differing[0] == ["layers.0.attn.wo", "y"]
+    assert set(differing[1]) == set(grads[0])
+
+
 def test_recomputing_changes_no_bit_and_the_kernel_changes_the_loss():
-    recipe = recipes["dsv3"].with_(attention="fa3_fp8")
-    saved_all, recomputed = (loss_and_bytes(Model(CONFIG, recipe, recompute=r), TOKENS) for r in ("none", "dsv3"))
-    assert saved_all == recomputed
+    for plain in (True, False):
+        recipe = recipes["dsv3"].with_(attention=lp.attentions["fa3_fp8"].with_(plain_gradient=plain))
+        saved_all, recomputed = (loss_and_bytes(Model(CONFIG, recipe, recompute=r), TOKENS) for r in ("none", "dsv3"))
+        assert saved_all == recomputed
     assert saved_all[0] != loss_and_bytes(Model(CONFIG, "dsv3"), TOKENS)[0]
     assert Model(CONFIG, recipe).loss(TOKENS) == saved_all[0]
 

@@ -14,7 +14,8 @@ well as wo's.
 If a recipe has an attention kernel, that kernel computes o and the log-sum-exp of the scores in the forward pass, from
 operands with a scale per sequence and head. The backward pass is straight through: it computes the softmax from the
 stored q and k and the saved log-sum-exp as 2^(s log2(e) q k^T - log2(e) lse) in float32, then the same gradients as
-above, as if q, k, v and P had not been quantized.
+above, as if q, k, v and P had not been quantized. Such P and o are those of two kernels; a kernel with
+`plain_gradient` has the gradient of attention without it, from a softmax and an o that are computed again.
 
 B sequences of S tokens, T = B * S; H heads; per head n channels without position, r rotated, v of the value.
 """
@@ -117,6 +118,7 @@ class LatentAttention:
         self.keep_output = recipe.cache("attention_output") is None
         self.scale = 1.0 / math.sqrt(config.query_dim)
         self.kernel = recipe.attention
+        self.plain_gradient = self.kernel is not None and self.kernel.plain_gradient
         if self.kernel is not None:
             self.kernel.tile_of(Call(1, 1, config.query_dim, config.value_dim))  # error if it lacks this size
         self._angles: dict[tuple[int, Any], tuple[Array, Array]] = {}
@@ -140,14 +142,14 @@ class LatentAttention:
         angles = self._rotary(sequence, x.dtype)
         q, k, v = self._heads(params, saved, q_latent, kv_latent, k_rope, angles)
         if self.kernel is None:
-            probs, lse, out = self._probabilities(q, k), None, np.empty((len(x), c.heads * c.value_dim), dtype=x.dtype)
-            kernels = _kernels(x.dtype)
-            run_chunks(lambda a, b: kernels.attend(probs, v, out, a, b), len(q), 1)
+            probs = self._probabilities(q, k)
+            lse, out = None, self._output(probs, v)
         else:
             probs, (out, lse) = None, self._attend(self.kernel, q, k, v)
+            lse = None if self.plain_gradient else lse
         y, wo = linears["wo"].forward(params, self.stored["output"](out))
         saved["wo"] = _kept_only(wo)
-        output = out if self.keep_output else None
+        output = out if self.keep_output and not self.plain_gradient else None
         if not keep_input:
             saved |= {name: linears[name].with_input(saved[name], None) for name in ("wq_a", "wkv_a")}
         if self.recompute.norms:
@@ -178,6 +180,13 @@ class LatentAttention:
         lse = kernel.lse_in_nats(found.lse, q[None], k[None], self.scale)
         heads = found.out.reshape(-1, self.config.heads, *v.shape[1:])
         return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(-1, heads.shape[1] * heads.shape[3]), lse[0]
+
+    def _output(self, probs: Array, v: Array) -> Array:
+        """Return the products of probabilities and values, [T, H * v]."""
+        c, kernels = self.config, _kernels(v.dtype)
+        out = np.empty((len(v) * v.shape[1] // c.heads, c.heads * c.value_dim), dtype=v.dtype)
+        run_chunks(lambda a, b: kernels.attend(probs, v, out, a, b), len(v), 1)
+        return out
 
     def _probabilities(self, q: Array, k: Array, lse: Array | None = None) -> Array:
         """Return the softmax [B * H, S, S], rounded to storage; a kernel's log-sum-exp `lse` is used if given."""
@@ -223,7 +232,11 @@ class LatentAttention:
 
         kernels = _kernels(d_y.dtype)
         # If the recipe saves the output with a codec, wo's Wgrad and attention both read the decoded one.
-        out = self.linears["wo"].cached_input(linears["wo"]) if saved.output is None else saved.output
+        out = saved.output
+        if self.plain_gradient:
+            out = self.stored["output"](self._output(probs, v))
+        elif out is None:
+            out = self.linears["wo"].cached_input(linears["wo"])
         d_out = linear("wo", d_y)
         d_scores, d_q, d_k, d_v = (np.empty_like(array) for array in (probs, q, k, v))
         heads = len(q)
