@@ -7,7 +7,7 @@ KERNEL = attentions["fa3_fp8"]
 
 ablation = Ablation(
     name="attention_gradient",
-    question="FP8 attention with the gradient of BF16 attention, or with one of its own output: what does training lose?",
+    question="FP8 attention with the gradient of BF16 attention, or of its own output: what does training lose?",
     expected="with the gradient of BF16 attention, training is equivalent; the mixed gradient is worse",
     source="Dao-AILab/flash-attention, hopper: FP8 has no backward pass",
     arms=(
@@ -26,8 +26,8 @@ ablation = Ablation(
         Expectation("the mixed gradient is the cause", "training_percent", "mixed", minus="plain",
                     expected=(0.2, 3.0)),
     ),
-    notes="The mixed gradient computes P from BF16 scores and the log-sum-exp of the FP8 kernel, and subtracts the sum of "
-    "dO times the kernel's O; the plain one computes both again without the kernel. Ranges were written when "
+    notes="The mixed gradient computes P from BF16 scores and the log-sum-exp of the FP8 kernel, and subtracts the sum "
+    "of dO times the kernel's O; the plain one computes both again without the kernel. Ranges were written when "
     "`attention_training` was known, and four of its pairs with a prototype of the plain gradient. Cost: quick 15 "
     "minutes of a core, full 1.3 hours.",
 )  # fmt: skip
