@@ -41,7 +41,7 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
     [
         ("name", "file must be TOML"),
         ("name = 3", "stack: name must be a string, got 3"),
-        ('[rules.mm]\nis = "Elements"', r"rules\.mm: unknown rule 'Elements': expected one of Moves, Arithmetic"),
+        ('[rules.mm]\nis = "Elements"', r"rules\.mm: unknown rule 'Elements': expected one of Bounded, "),
         ('[rules.mm]\nis = "Sums"', r"rules\.mm: unknown rule 'Sums': did you mean 'Sum'"),
         (
             "[rules.mm]\nprobed = true",
