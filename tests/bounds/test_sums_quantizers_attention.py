@@ -146,7 +146,7 @@ def test_no_output_of_attention_is_beyond_the_bound(name):
     is_whole = name == "triton_fused"  # whole tiles of keys, and a causal mask with as many queries
     for n, causal in ((128, False), (192, True)) if is_whole else ((100, False), (500, name != "flashmla_fp8")):
         for kind in ("normal", "positive", "powers"):
-            queries = n if (on_cpu or is_whole) and causal else 12  # PyTorch's causal mask hides other keys if there are fewer
+            queries = n if (on_cpu or is_whole) and causal else 12  # else PyTorch's mask hides other keys
             d, channels = (576, 512) if "flashmla" in name else (64, 64)
             shapes = (queries, d), (n, d), (n, channels)
             q, k, v = (lp.round_to(terms(rng, kind, *shape), fmt) for shape in shapes)
