@@ -60,11 +60,7 @@ FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
     **dict.fromkeys(
         ("exact_group", "lanes"), lambda kind, dump: tuple(sorted(range(1, 33), key=lambda n: (n & (n - 1) != 0, n)))
     ),
-    # Multiples of large powers of two first: the parts of a split K are whole tiles.
-    "promote_every": lambda kind, dump: (
-        None,
-        *sorted(range(1, dump.k + (256 if dump.c is not None else 0)), key=lambda n: -(n & -n)),
-    ),
+    "promote_every": lambda kind, dump: (None, *range(1, dump.k + (256 if dump.c is not None else 0))),
     "daz_formats": lambda kind, dump: ((), tuple(dict.fromkeys((dump.fa, dump.fb)))),
     "product_scale_log2": lambda kind, dump: tuple(sorted(range(-127, 128), key=abs)),
     "saturate": lambda kind, dump: (False, True),
