@@ -131,7 +131,7 @@ class QuadTileSum(QuadPairSum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QuadTotalSum(QuadTileSum):
-    """Sum by the threads of `QuadSum` of one tile, whose total a fused multiply-add joins with that of earlier tiles.
+    """Sum of each tile by the threads of `QuadSum`; a fused multiply-add joins it with the sum of earlier tiles.
 
     Triton's ``l_i * alpha + tl.sum(p, 1)``: a tile's total is that of `QuadSum`, and the first tile's is added to 1
     times its scale.

@@ -85,8 +85,8 @@ class Norm(Value):
         Norm that is applied if no weight is given; by default, this one with a weight of ones. `with_` replaces fields
         other than formulas in it too.
     unaligned : Norm, optional
-        Norm of rows whose length `order` does not define, for which kernels have no vectors; by default, such rows are
-        refused. `with_` replaces fields other than formulas, orders, `moments` and `default_bias` in it too.
+        Norm of rows with lengths that `order` does not define, as a kernel without vectors has. By default, such rows
+        are refused. `with_` replaces fields other than formulas, orders, `moments` and `default_bias` in it too.
     dtypes : tuple of str
         Dtypes of x for which the formulas hold.
     source : str

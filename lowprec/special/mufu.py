@@ -123,9 +123,9 @@ class CudaFunction(Value):
     def __call__(self, x: Floats) -> Floats:
         """Return the function of an array of any shape."""
         x = np.ascontiguousarray(x, np.float32)
-        out, scales = np.empty_like(x), np.empty_like(x)
         if self.function == "log2":
             return _log2f(x.reshape(-1)).reshape(x.shape)
+        out, scales = np.empty_like(x), np.empty_like(x)
         if self.function == "log":
             kernels.logf(x.reshape(-1), out.reshape(-1))
             return out

@@ -23,7 +23,7 @@ BF16 = HALF.with_(**{name: lp.attentions["fa3_bf16"].scores for name in ("scores
 
 
 def operands(seed: int, n: int, spread: float) -> list[Any]:
-    """Return as many queries as keys, whose maximum grows over the tiles, and values, with a NaN in one of them."""
+    """Return as many queries as keys, with a maximum that grows over the tiles, and values, one of them NaN."""
     q, k, v = np.random.default_rng(seed).standard_normal((3, n, D))
     k[n // 2 :] *= 2
     v[:, 0] += 1

@@ -63,7 +63,7 @@ def test_without_a_kernel_in_low_precision_the_gradients_are_those_of_the_plain_
 
 
 def test_a_plain_gradient_is_that_of_attention_without_the_kernel():
-    """All bits but those of the weights after attention, whose input is the kernel's output."""
+    """All bits are the same, except for the weights after attention, which read the kernel's output."""
     kernel, grads = lp.attentions["fa3_fp8"].with_(plain_gradient=True), []
     for layer, params, x, d_y in map(layer_of, (None, kernel, "fa3_fp8")):
         found = {}
