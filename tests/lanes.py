@@ -228,8 +228,9 @@ class Meter(numba.core.event.Listener):
         measured = {name: (cases, float(f"{seconds:.2g}")) for name, (cases, seconds) in found.items()}
         known = json.loads(COSTS.read_text()) if COSTS.exists() else {}
         if self.config.getoption("--costs") == "write":
-            files = {name.split("::")[0] for name in measured}
-            kept = {name: cost for name, cost in known.items() if name.split("::")[0] not in files}
+            files = {name.split("::")[0] for name in collected}
+            # A run of one function of a file says nothing about the others: only functions that are gone go.
+            kept = {name: cost for name, cost in known.items() if name in collected or name.split("::")[0] not in files}
             lines = [f"{json.dumps(name)}: {json.dumps(cost)}" for name, cost in sorted({**kept, **measured}.items())]
             COSTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
             return
