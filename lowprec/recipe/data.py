@@ -44,7 +44,7 @@ from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.kinds import KINDS
 from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
-from .description import CODECS, STATES, LayerRule, RecipeFields, State, StorageRule
+from .description import CODECS, STATES, LayerRule, RecipeFields, State, StorageRule, attention_of
 from .injected_error import InjectedError
 from .linears import AS_ACTIVATIONS, DEEPGEMM, NEVER, OPERANDS, GemmSpec, LinearSpec
 from .reduction import NONE, GradientAllReduce
@@ -200,7 +200,7 @@ def _parsers(r: Reader) -> dict[str, Callable[[Any], Any]]:
         "promote_every": lambda number: None if number == NEVER else number,
         "injected_error": InjectedError.parse,
         "out_format": lambda word: None if word == AS_ACTIVATIONS else r.find("format", word),
-        "attention": lambda word: None if word == NONE else r.find("attention", word),
+        "attention": lambda words: attention_of(words, r.names),
         "all_reduce": lambda words: GradientAllReduce.parse(words, r.names),
     }
 

@@ -28,7 +28,7 @@ from lowprec.attn.kernel import AttentionKernel
 from lowprec.codec import Codec, codecs
 from lowprec.codec.cast import is_cast
 from lowprec.format.catalogue import formats
-from lowprec.scaling.spec import TensorSpec
+from lowprec.scaling.spec import Lookup, TensorSpec
 
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, matches, sample_layer_names
@@ -58,6 +58,8 @@ _AFTER_ATTENTION = "layers.*.attn.wo"
 _MAIN = "layers.0.attn.wq_a"
 _BF16, _FLOAT32 = TensorSpec.parse("bfloat16"), TensorSpec.parse("float32")
 _BF16_CODEC = codecs["bf16"]
+#: Words after the name of a kernel of attention: where its gradient comes from, as `AttentionKernel.plain_gradient`.
+GRADIENTS = {"kernel_gradient": False, "plain_gradient": True}
 
 
 @functools.lru_cache(1024)
@@ -84,6 +86,43 @@ def codec_of(given: Codec | str) -> Codec:
             raise TypeError(f"codec of a recipe must be a frozen dataclass, which can be compared, got {given!r}")
         _codec_types.add(type(given))
     return given
+
+
+def attention_of(
+    given: AttentionKernel | str | None, names: Mapping[str, Lookup] | None = None
+) -> AttentionKernel | None:
+    """Return a kernel of attention, given by words or as an object; None for None and ``"none"``.
+
+    Parameters
+    ----------
+    given : AttentionKernel, str or None
+        Object, or name, such as ``"fa3_fp8"``; after a name, the word ``plain_gradient`` or ``kernel_gradient`` sets
+        the kernel's field `plain_gradient`.
+    names : mapping of str to Lookup, optional
+        Mappings from names to objects by kind, by default the catalogue of kernels.
+
+    Raises
+    ------
+    ValueError
+        If another word follows the name; the message quotes it.
+    UnknownNameError
+        If the kernel is unknown.
+
+    Examples
+    --------
+    >>> attention_of("fa3_fp8 plain_gradient").plain_gradient
+    True
+    """
+    if given is None or given == NONE:
+        return None
+    if not isinstance(given, str):
+        return attentions.get(given)
+    name, *words = given.split(" ", 1)
+    kernel = (attentions if names is None else names["attention"])[name]
+    if not words:
+        return kernel
+    check_choice("attention", f"the word after {name!r}", words[0], tuple(GRADIENTS))
+    return kernel.with_(plain_gradient=GRADIENTS[words[0]])
 
 
 def state_of(given: State | str) -> State:
@@ -149,8 +188,9 @@ class RecipeFields(Value):
     attention : AttentionKernel or str, optional
         Kernel of attention's forward pass, whose operands are quantized as the kernel requires, see
         `lowprec.attn.operands.quantize_operands`; None for products of the stored operands in float32. The backward
-        pass is straight through: it reads the stored q, k, v, the kernel's output and its log-sum-exp, in float32. A
-        float64 recipe ignores it, as it ignores quantization.
+        pass is straight through: it reads the stored q, k, v, the kernel's output and its log-sum-exp, in float32.
+        After a name, the word ``plain_gradient`` selects the gradient of attention without the kernel. A float64 recipe
+        ignores the kernel, as it ignores quantization.
     all_reduce : GradientAllReduce or str, optional
         All-reduce of the gradients of data-parallel ranks: ranks, algorithm and codec, such as "16 ring fp8_1x128";
         None if one rank has the whole batch.
@@ -200,7 +240,7 @@ class RecipeFields(Value):
             put(self, state, state_of(getattr(self, state)))
         for kept in CODECS:
             put(self, kept, codec_of(getattr(self, kept)))
-        put(self, "attention", None if self.attention in (None, NONE) else attentions.get(self.attention))
+        put(self, "attention", attention_of(self.attention))
         put(self, "all_reduce", GradientAllReduce.parse(self.all_reduce))
         for name, kind in (("rules", LayerRule), ("storage", StorageRule)):
             given = getattr(self, name)

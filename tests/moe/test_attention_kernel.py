@@ -76,8 +76,8 @@ def test_a_plain_gradient_is_that_of_attention_without_the_kernel():
 
 
 def test_recomputing_changes_no_bit_and_the_kernel_changes_the_loss():
-    for plain in (True, False):
-        recipe = recipes["dsv3"].with_(attention=lp.attentions["fa3_fp8"].with_(plain_gradient=plain))
+    for gradient in ("plain_gradient", "kernel_gradient"):
+        recipe = recipes["dsv3"].with_(attention=f"fa3_fp8 {gradient}")
         saved_all, recomputed = (loss_and_bytes(Model(CONFIG, recipe, recompute=r), TOKENS) for r in ("none", "dsv3"))
         assert saved_all == recomputed
     assert saved_all[0] != loss_and_bytes(Model(CONFIG, "dsv3"), TOKENS)[0]

@@ -50,6 +50,8 @@ test_refused = refusals(
         ("StorageRule('layers.0.attn.w', 'bf16')", "did you mean"),
         ("StorageRule('embed', 'bf17')", "unknown codec 'bf17': did you mean 'bf16'"),
         ("bf16.with_(combine='logfmt99')", "unknown codec 'logfmt99'"),
+        ("bf16.with_(attention='fa3_fp8 plain')",
+         "attention: the word after 'fa3_fp8' must be 'kernel_gradient' or 'plain_gradient', got 'plain'"),
         ("bf16.with_(moment_m='bfloat61')", "unknown word 'bfloat61'"),
         ("bf16.with_(activations='fp8')", r"Recipe bf16\(activations=fp8\): activations must be one of 'bfloat16',"),
         ("bf16.with_(weight_source='float16')", "weight_source must be 'bfloat16' or 'float32', got 'float16'"),

@@ -63,7 +63,7 @@ changes = st.fixed_dictionaries(
         "layers": st.just({"layers.*.ffn.gate": {"out_format": lp.Format("out", 5, 6)}}),
         "protect": st.just(["layers.0.*"]),
         "attention": st.one_of(
-            st.sampled_from(lp.attentions.names()),
+            st.sampled_from([*lp.attentions.names(), "fa3_fp8 plain_gradient"]),
             st.builds(
                 lambda name, own, tiles: lp.attentions[name].with_(p_offset=3, key_tiles=tiles, **own),
                 st.sampled_from(["flash2", "fa3_bf16", "fa4_fp8"]), st.sampled_from([{}, {"name": "none"}]),
