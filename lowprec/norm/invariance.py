@@ -59,7 +59,7 @@ def norm_invariance(
         )
     k, seed = check_int(caller, "k", k, 1, MOST), check_int(caller, "seed", seed, 0)
     check_choice(caller, "dtype", dtype, norm.dtypes)
-    ms = check_sizes(caller, sizes, 1)
+    ms, norm = check_sizes(caller, sizes, 1), norm.for_length(k)
     x = np.random.default_rng(seed).standard_normal((_SAMPLES, k)).astype(DTYPES[dtype])
     rules = [norm.order_for(m) for m in ms]
     outputs = {rule: np.asarray(norm.with_(order=rule, moments=norm.moments)(x), np.float64) for rule in {*rules}}

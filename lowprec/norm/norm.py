@@ -169,6 +169,10 @@ class Norm(Value):
         changed = super().with_(**changes)
         return dataclasses.replace(changed, **more | changes) if more else changed
 
+    def for_length(self, n: int) -> Norm:
+        """Return the norm that is applied to rows of `n` numbers: this one or `unaligned`."""
+        return self.unaligned if self.unaligned and not self.order.is_defined_for(n) else self
+
     def order_for(self, rows: int) -> OrderRule:
         """Return the order of the sums of each row if there are `rows` rows."""
         return next((rule for least, rule in reversed(self.row_orders) if rows >= least), self.order)
@@ -286,7 +290,7 @@ class _Rows:
         if given.ndim < 1 or not given.shape[-1]:
             raise ValueError(f"{caller}: x must have shape [..., n >= 1], got {given.shape}")
         n = given.shape[-1]
-        norm = norm.unaligned if norm.unaligned and not norm.order.is_defined_for(n) else norm
+        norm = norm.for_length(n)
         self.norm = norm = norm.unweighted if weight is None and norm.unweighted else norm
         self.order = norm.order_for(given.size // n)
         eps = check_positive(caller, "eps", eps, zero=True)

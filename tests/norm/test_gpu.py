@@ -374,6 +374,8 @@ def test_rows_change_the_bits_of_a_row():
     assert [change.m for change in found.changes] == [4, 8, 3]
     assert found.changes[0].before == found.changes[2].after == reduced.order_for(2)(1040)
     assert norm_invariance(lp.norms["liger_rms_norm"], 64, sizes=(1, 300)).changes == ()
+    of_length = lp.norms["torch_cuda_rms_norm"].with_(unaligned=vllm)
+    assert [[c.m for c in norm_invariance(of_length, k, sizes=(255, 256)).changes] for k in (4096, 4095)] == [[], [256]]
 
 
 @pytest.mark.parametrize(
