@@ -6,9 +6,10 @@ Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,11 +23,10 @@ from ..kernels.tensorcore import epilogue
 from ..scaling.quantize import Quantized
 from .accumulator import Accumulator
 from .catalogue import accumulators
-from .engines.chain import accumulate_f32
+from .engines.chain import accumulate_f32, pack_f32
 from .engines.engine import Packed
 from .engines.selection import ProductPlan, plan_for, solve
 from .library import GemmLibrary, SplitKReduction, gemm_libraries
-from .matmul import matmul_f32
 from .operands import (
     Factor,
     as_addend,
@@ -45,6 +45,8 @@ from .problem import Float32Matrix, Joins, canonical_nan, times
 from .splits import Cut, Parts, Split, split_of
 
 _FLOAT32, _ONE = formats["float32"], np.float32(1)
+#: Factors and addend of the epilogue of each part of K.
+_Finish = tuple[Float32Matrix | None, Float32Matrix | None] | None
 
 
 class ProductOptions(NamedTuple):
@@ -57,10 +59,12 @@ class ProductOptions(NamedTuple):
     target: Format
     kept: Packed | None
 
-    @property
-    def multiplies_values(self) -> bool:
-        """Whether values are multiplied in float32, and not codes."""
-        return self.promote_every is None and self.way.accumulator.multiplies_values
+    def product(self, a: Quantized, b: Quantized) -> _Codes | _Values:
+        """Return the product of two matrices: of values in float32, or of codes."""
+        if self.promote_every is not None or not self.way.accumulator.multiplies_values:
+            return _Codes(a, b, self)
+        x, y = (replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b))
+        return _Values(x, y, self)
 
 
 @with_default_fpenv
@@ -227,32 +231,30 @@ def _matrix(
         _check_tiles(library, a, b)
     if m == 0 or n == 0:
         return np.zeros((m, n), np.float32)
+    product = order.product(a, b)
     if library.stream_k:
         total, tiles = np.empty((m, n), np.float32), library.streamed_parts(m, n, k)
+        check_parts(a, b, [part for *_, parts in tiles for part in parts], library)
         if all(tile[2] == tiles[0][2] for tile in tiles):
-            tiles = [(slice(m), slice(n), tiles[0][2])]
-        else:
-            order = order._replace(kept=None)  # packed for all columns, not a tile's
-        if order.multiplies_values:
-            x, y = _values(a), _values(b)
-        for rows, columns, parts in tiles:
-            if order.multiplies_values:
-                check_parts(a, b, parts, library)
-                total[rows, columns] = _sum_values(x[rows], y[columns], tuple(parts), "float32", order)
-            else:
-                total[rows, columns] = _sum(a[rows], b[columns], tuple(parts), "float32", order)
+            return finished(product.sum(tuple(tiles[0][2]), "float32"))
+        tiles.sort(key=lambda tile: tile[1].start)
+        for columns, group in itertools.groupby(tiles, lambda tile: tile[1]):
+            panel = product.with_columns(columns)
+            for rows, _, parts in group:
+                total[rows, columns] = panel.with_rows(rows).sum(tuple(parts), "float32")
         return finished(total)
     parts, reduction = library.parts(k, order.split_k), library.split_k_reduction
     if len(parts) == 1 or (reduction == "tree" and order.target.same_codes(_FLOAT32)):
         parts, reduction = [(0, k)], "float32"
+    check_parts(a, b, parts, library)
     if reduction not in ("out", "serial"):
-        return finished(_sum(a, b, tuple(parts), reduction, order))
+        return finished(product.sum(tuple(parts), reduction))
     finish = None
     if scales is not None or addend is not None or not factor.is_one:
         is_one = factor.is_one and (scales is None or all((s == 1).all() for s in scales))
         one, zero = np.ones((m, n), np.float32), np.full((m, n), -0.0, np.float32)
         finish = None if is_one else finished(one, addend=zero), addend
-    total = _sum(a, b, tuple(parts), reduction, order, finish)
+    total = product.sum(tuple(parts), reduction, finish)
     return round_to(total, order.target, out=total)
 
 
@@ -267,62 +269,78 @@ def _check_tiles(library: GemmLibrary, a: Quantized, b: Quantized) -> None:
             )
 
 
-def _sum(
-    a: Quantized, b: Quantized, parts: Parts, reduction: SplitKReduction, order: ProductOptions,
-    finish: tuple[Float32Matrix | None, Float32Matrix | None] | None = None,
-) -> Float32Matrix:  # fmt: skip
-    """Return the float32 sum of parts of K; with `finish`, each part has an epilogue with these factors and addend."""
-    way, library, every, k = order.way, order.library, order.promote_every, a.codes.shape[1]
-    accumulator, block = way.accumulator, way.accumulator.scale_block or 1
-    if len(parts) > 1 or library.slices > 1:
-        check_parts(a, b, parts, library)
-    if order.multiplies_values:
-        return _sum_values(_values(a), _values(b), parts, reduction, order, finish)
-    for length in dict.fromkeys([stop - start for start, stop in parts]):
-        check_chains(way, a, b, length or 1, every)
-    spans = max(k, 1), max(k, 1)
-    if block == 1:
-        spans = min(a.granularity.columns or k, k) or 1, min(b.granularity.columns or k, k) or 1
-    kernel = way.engine is not None and way.engine.whole and way.fa.has_zero and way.fb.has_zero
-    align = math.lcm(way.step, block) if kernel else block
-    cut = Cut(library.slices, library.slice_length, library.split_tile, library.fma_promotion, every, spans, way.step,
-              align, block)  # fmt: skip
-    split, joins = _split(parts, reduction, cut, order.target, finish)
-    if library.scales_one_by_one and library.apply_scales_at == "promotion":
-        joins = joins._replace(scales_one_by_one=True, fits_kernels=False)
-    p = build_problem(way, a, b, split, joins)
-    found = solve(way, p, order.kept if split.runs is None else None)
-    is_canonical = accumulator.has_canonical_nan and found.dtype == np.float32
-    return found if is_canonical else canonical_nan(found.astype(np.float32, copy=False))
+class _Codes(NamedTuple):
+    """Matrices whose codes are multiplied, and whose parts of K are added."""
+
+    a: Quantized
+    b: Quantized
+    order: ProductOptions
+
+    def with_columns(self, columns: slice) -> Self:
+        """Return these columns of the product, without B as it is packed for all columns."""
+        return self._replace(b=self.b[columns], order=self.order._replace(kept=None))
+
+    def with_rows(self, rows: slice) -> Self:
+        """Return these rows of the product."""
+        return self._replace(a=self.a[rows])
+
+    def sum(self, parts: Parts, reduction: SplitKReduction, finish: _Finish = None) -> Float32Matrix:
+        """Return the float32 sum of parts of K; with `finish`, each has an epilogue with these factors and addend."""
+        a, b, (way, library, every, *_) = self
+        accumulator, k, block = way.accumulator, a.codes.shape[1], way.accumulator.scale_block or 1
+        for length in dict.fromkeys([stop - start for start, stop in parts]):
+            check_chains(way, a, b, length or 1, every)
+        spans = max(k, 1), max(k, 1)
+        if block == 1:
+            spans = min(a.granularity.columns or k, k) or 1, min(b.granularity.columns or k, k) or 1
+        kernel = way.engine is not None and way.engine.whole and way.fa.has_zero and way.fb.has_zero
+        align = math.lcm(way.step, block) if kernel else block
+        cut = Cut(library.slices, library.slice_length, library.split_tile, library.fma_promotion, every, spans,
+                  way.step, align, block)  # fmt: skip
+        split, joins = _split(parts, reduction, cut, self.order.target, finish)
+        if library.scales_one_by_one and library.apply_scales_at == "promotion":
+            joins = joins._replace(scales_one_by_one=True, fits_kernels=False)
+        found = solve(way, build_problem(way, a, b, split, joins), self.order.kept if split.runs is None else None)
+        is_canonical = accumulator.has_canonical_nan and found.dtype == np.float32
+        return found if is_canonical else canonical_nan(found.astype(np.float32, copy=False))
 
 
-def _sum_values(
-    x: Float32Matrix, y: Float32Matrix, parts: Parts, reduction: SplitKReduction, order: ProductOptions,
-    finish: tuple[Float32Matrix | None, Float32Matrix | None] | None = None,
-) -> Float32Matrix:  # fmt: skip
-    """Return `_sum` of matrices of float32."""
-    library, k = order.library, max(x.shape[1], 1)
-    if len(parts) == 1 and library.slices == 1:
-        return matmul_f32(x, y)
-    cut = Cut(library.slices, library.slice_length, library.split_tile, False, None, (k, k), order.way.step, 1, 1)
-    split, joins = _split(parts, reduction, cut, order.target, finish)
-    out = np.empty((len(x), len(y)), np.float32)
-    accumulate_f32(x, y, out, joins=joins, runs=split.runs)
-    return out
+class _Values(NamedTuple):
+    """Matrices whose values are multiplied in float32, as `_Codes`."""
+
+    x: Float32Matrix
+    y: Float32Matrix
+    order: ProductOptions
+    panels: Float32Matrix | None = None
+
+    def with_columns(self, columns: slice) -> Self:
+        """Return these columns of the product, with B packed for them."""
+        return self._replace(y=self.y[columns], panels=pack_f32(self.y[columns]))
+
+    def with_rows(self, rows: slice) -> Self:
+        """Return these rows of the product."""
+        return self._replace(x=self.x[rows])
+
+    def sum(self, parts: Parts, reduction: SplitKReduction, finish: _Finish = None) -> Float32Matrix:
+        """Return the sum as `_Codes.sum`."""
+        (m, k), library, joins, runs = self.x.shape, self.order.library, None, None
+        if len(parts) > 1 or library.slices > 1:
+            cut = Cut(library.slices, library.slice_length, library.split_tile, False, None, (max(k, 1),) * 2,
+                      self.order.way.step, 1, 1)  # fmt: skip
+            split, joins = _split(parts, reduction, cut, self.order.target, finish)
+            runs = split.runs
+        out = np.zeros((m, len(self.y)), np.float32)
+        accumulate_f32(self.x, self.y, out, joins=joins, runs=runs, panels=self.panels)
+        return out
 
 
 def _split(
-    parts: Parts, reduction: SplitKReduction, cut: Cut, target: Format,
-    finish: tuple[Float32Matrix | None, Float32Matrix | None] | None,
+    parts: Parts, reduction: SplitKReduction, cut: Cut, target: Format, finish: _Finish
 ) -> tuple[Split, Joins]:  # fmt: skip
     """Return the chains of parts of K, and their joins with an epilogue's factors and addend."""
     factors, onto = finish or (None, None)
     split = split_of(parts, reduction, cut, finish is not None, factors is not None)
     return split, split.joins_to(target, factors, onto) if split.rounds or finish else split.joins
-
-
-def _values(q: Quantized) -> Float32Matrix:
-    return replace(q, codes=np.ascontiguousarray(q.codes)).dequantize()
 
 
 def _finished(

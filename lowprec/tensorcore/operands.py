@@ -203,7 +203,7 @@ def check_parts(a: Quantized, b: Quantized, parts: Sequence[tuple[int, int]], li
     """Raise ValueError if a part begins inside a block of scales, or if slices have several scales."""
     for q in (a, b):
         columns = q.granularity.columns
-        if columns is None or columns >= q.shape[1]:
+        if columns is None or columns >= q.codes.shape[1]:
             continue
         for start, stop in parts:
             if start % columns:

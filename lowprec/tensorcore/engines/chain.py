@@ -22,16 +22,26 @@ _WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microsecond
 _ROWS_AT_ONCE = 512
 
 
+def pack_f32(y: Float32Matrix) -> Float32Matrix:
+    """Return y [N, K] in panels of columns, in memory of this thread that its next call overwrites."""
+    panels = scratch("b32", -(-len(y) // COLUMNS) * COLUMNS * y.shape[1], np.float32)
+    if y.flags.c_contiguous:
+        kernels.pack_panels(y, panels)
+    else:
+        kernels.pack_panels_transposed(y.T, panels)
+    return panels
+
+
 def accumulate_f32(
     x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None,
-    joins: Joins | None = None, runs: NDArray[np.int64] | None = None,
+    joins: Joins | None = None, runs: NDArray[np.int64] | None = None, panels: Float32Matrix | None = None,
 ) -> None:  # fmt: skip
     """Add ``X @ Y.T`` to `out` [M, N] in the fixed order of `kernels.tensorcore.chain.gemm`.
 
     x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants` from
     `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; the contents of `out` are
     then ignored. With `joins`, the sums of its chains, which consist of `runs` of K, are joined onto its addend, and
-    `out` is overwritten.
+    `out` is overwritten. `panels` is y packed by `pack_f32`, which is done here by default.
     """
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n) or (k == 0 and constants is None and joins is None):
@@ -43,11 +53,7 @@ def accumulate_f32(
             out[...] = _joined_one_by_one(x[:, at], y[:, at], joins)
             return
         out[...] = 0 if joins.addend is None else joins.addend
-    panels = scratch("b32", -(-n // COLUMNS) * COLUMNS * k, np.float32)
-    if y.flags.c_contiguous:
-        kernels.pack_panels(y, panels)
-    else:
-        kernels.pack_panels_transposed(y.T, panels)
+    panels = pack_f32(y) if panels is None else panels
 
     def some_rows(first: int, stop: int) -> None:
         quads = scratch("a32", -(-(stop - first) // 4) * 4 * k, np.float32)
