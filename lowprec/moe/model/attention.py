@@ -14,8 +14,8 @@ well as wo's.
 If a recipe has an attention kernel, that kernel computes o and the log-sum-exp of the scores in the forward pass, from
 operands with a scale per sequence and head. The backward pass is straight through: it computes the softmax from the
 stored q and k and the saved log-sum-exp as 2^(s log2(e) q k^T - log2(e) lse) in float32, then the same gradients as
-above, as if q, k, v and P had not been quantized. Such P and o are those of two kernels. With
-`plain_gradient`, the backward pass computes the softmax and o again, without the kernel.
+above, as if q, k, v and P had not been quantized. With `plain_gradient`, the backward pass computes the softmax and o
+again from the stored q, k and v, without the kernel; then the format in which o is saved affects wo's gradient only.
 
 B sequences of S tokens, T = B * S; H heads; per head n channels without position, r rotated, v of the value.
 """
