@@ -12,7 +12,9 @@ import lowprec as lp
 from lowprec.attn.tiles import KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention.triton import FusedAttention
-from lowprec.oracle.mufu import HOPPER
+from lowprec.oracle.float32 import bits_of
+from lowprec.oracle.mufu import HOPPER, log2f
+from lowprec.oracle.values import FLOAT32, decode
 from lowprec.special.mufu import CudaFunction, MufuQuotient
 
 ROWS, KEYS, D = 32, 16, 8
@@ -34,7 +36,8 @@ def operands(seed: int, n: int, spread: float) -> list[Any]:
 def of_large_sums() -> list[Any]:
     """Return BF16 operands: rows with sums from 0 to 2^128, because maxima near 2^31 are multiples of 256."""
     q, k, v = np.zeros((64, D), np.float32), np.zeros((KEYS, D), np.float32), np.ones((KEYS, D), np.float32)
-    q[:, 0], k[3:5, 0] = np.arange(128, 192) * 2.0**8, 2.0**16
+    q[:, 0], k[3:6, 0] = np.arange(128, 192) * 2.0**8, 2.0**16
+    q[::2] *= 4
     v[:, 1:5] = 2.0**-126, 2.0**-127, -(2.0**-130), 2.0**100
     return [q, k, v]
 
@@ -110,7 +113,15 @@ def test_calls_that_the_kernel_does_not_have() -> None:
 
 
 def test_functions_of_cuda_and_quotients_of_subnormal_numbers() -> None:
-    """log2 is exact for powers of two; ``div.full.f32`` multiplies subnormal operands by 2^24, and keeps quotients."""
+    """Most numbers are from sqrt(1/2) to sqrt(2), whose log2 is the polynomial's, and near these ends.
+
+    ``div.full.f32`` multiplies subnormal operands by 2^24, and keeps subnormal quotients.
+    """
+    rng = np.random.default_rng(1)
+    words = [rng.integers(*ends, 50) for ends in ((1, 2**23), (0x7F000000, 0x7F800000), (0x3F000000, 0x40000000))]
+    numbers = np.concatenate(words + [end + np.arange(-40, 41) for end in (0x3F3504F3, 0x3FB504F3)]).astype(np.uint32)
+    found = CudaFunction("log2")(numbers.view(np.float32)).view(np.uint32)
+    assert found.tolist() == [bits_of(log2f(decode(int(word), FLOAT32))) for word in numbers]
     found = CudaFunction("log2")(np.array([2.0**-140, 1, 8, np.inf, 0, -0.0, -1, np.nan], np.float32))
     assert found[:6].tolist() == [-140, 0, 3, np.inf, -np.inf, -np.inf]
     assert np.isnan(found[6:]).all()
