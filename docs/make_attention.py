@@ -185,7 +185,9 @@ Each entry is one configuration of its library:
 - `triton_fused` is the forward pass of Triton's tutorial on fused attention on Hopper, in FP16 and without warp
   specialization. The tutorial tunes its tiles when it runs; the entry has one of its configurations, 128 queries and 64
   keys, and `with_(key_tiles=...)` gives others. The number of keys must be a multiple of the tile, and with a causal
-  mask equal that of queries.
+  mask equal that of queries. In a last block of fewer than 128 queries, the kernel then also reads hidden keys and
+  values of the next head, and writes its rows there. Here they are omitted: that has other bits only if such a value
+  is not finite, or hidden keys have weight.
 
 ### Pages of a KV cache
 

@@ -61,7 +61,7 @@ def precision_rows(recipe: RecipeFields) -> list[PrecisionRow]:
     store = "BF16" if recipe.activations == "bfloat16" else recipe.activations
     table.append(PrecisionRow("activations", "residual stream, norms, attention", store))
     if bound.attention is not None:
-        backward = "that of attention without it" if bound.attention.plain_gradient else "straight through"
+        backward = "without the kernel" if bound.attention.plain_gradient else "straight through"
         table.append(PrecisionRow("attention", f"forward; backward {backward}", str(bound.attention)))
     plain = recipe.activations == "float64"  # all storage is float64
     table += [PrecisionRow(rule.pattern, "kept as", store if plain else rule.codec.name) for rule in recipe.storage]

@@ -91,7 +91,7 @@ class Split(NamedTuple):
         return joins._replace(factors=joins.factors if factors is None else factors, addend=addend)
 
     def gather(self, codes: Matrix) -> Matrix:
-        """Return codes or values [R, K] in the order of the chains, with code 0 between them."""
+        """Return codes [R, K] in the order of the chains, with code 0 between them."""
         codes = np.ascontiguousarray(codes)
         if self.runs is None:
             return codes
