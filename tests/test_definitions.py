@@ -13,6 +13,7 @@ from lowprec.recipe.data import CATALOGUES, CLASSES, reader, writer
 E4M3, HOPPER = lp.formats["e4m3fn"], lp.accumulators["hopper_fp8"]
 
 
+@pytest.mark.slow
 def test_entries_and_defaults_are_those_of_the_file(monkeypatch):
     file = "reference_data/definitions.json"
     monkeypatch.syspath_prepend(str(refresh.ROOT / "reference_data"))

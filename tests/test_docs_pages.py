@@ -23,7 +23,7 @@ def makers_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(str(path))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", refresh.PAGES)
 def test_pages_are_current(target: str) -> None:
     current = (ROOT / target).read_text(encoding="utf-8") == refresh.page(target)

@@ -198,7 +198,7 @@ def both_sparse(
     return [np.where(x & 0x7FFFFFFF > 0x7F800000, 0x7FFFFFFF, x).tolist() for x in (bits, wanted)]
 
 
-@pytest.mark.sampled(0)
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "options"), [
     (61, {}), (61, {"splits": 3}), (61, {"sink": 1.5}), (64, {"scale": -0.3}), (61, {"scale": 0.0}),
 ])  # fmt: skip

@@ -64,7 +64,7 @@ def both(
     return [[np.where(x & 0x7FFFFFFF > is_nan, is_nan, x).tolist() for x in pair] for pair in (bits, wanted)]
 
 
-@pytest.mark.sampled(0)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("m", "n", "causal"), [(19, 19, True), (5, 75, False), (1, 3, False)])
 def test_every_row_has_the_oracle_s_bits(name: str, m: int, n: int, causal: bool) -> None:

@@ -57,7 +57,7 @@ def both(
     return bits[rows].tolist(), want
 
 
-@pytest.mark.sampled(0)
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n", "causal", "size"), [
     (3, 40, False, 2.0), (130, 300, False, 0.5), (300, 300, True, 2.0), (2, 1, False, 1.0),
 ])  # fmt: skip

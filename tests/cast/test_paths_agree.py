@@ -110,7 +110,7 @@ def check(f: lp.Format, mode: lp.Rounding, policy: Policy, x: F64) -> None:
             assert np.array_equal(bits(in_place), values), f"{f!r} {mode!r} {policy.name} in place"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("m", range(24))
 def test_formats_of_every_width(m: int) -> None:
     """Each width of exponents with drawn formats, roundings and policies."""

@@ -70,6 +70,7 @@ def test_module_and_script_are_one():
         assert f"\n  {command} " in shown
 
 
+@pytest.mark.slow
 def test_info():
     found = {row["name"]: row["value"] for row in rows("info")}
     assert (found["lowprec"], found["numpy"]) == (lowprec.__version__, np.__version__)
@@ -154,6 +155,7 @@ def test_an_ablation_for_machines(fake, tmp_path):
     assert not list(tmp_path.glob("**/*.png"))
 
 
+@pytest.mark.slow
 def test_an_irreproducible_study_fails_loudly(fake, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_IRREPRODUCIBLE", "1")
     printed = run(*ABLATE, "--out", tmp_path, "--no-plot", code=1).stderr
@@ -168,6 +170,7 @@ def test_an_ablation_file_is_a_name_of_the_command(tmp_path):
     assert [row["name"] for row in json.loads(listed.output)] == ["mine"]
 
 
+@pytest.mark.slow
 def test_listing_ablations_compiles_nothing():
     code = (
         "import sys; from lowprec.study import catalogue; [catalogue.load(name) for name in catalogue.names()]\n"

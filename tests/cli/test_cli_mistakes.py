@@ -175,7 +175,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("line", "match"), MISTAKES, ids=[line[:60] for line, _ in MISTAKES])
 def test_mistakes_get_one_line_and_leave_nothing(line, match, folder, monkeypatch):
     monkeypatch.chdir(folder)

@@ -31,6 +31,7 @@ def test_two_runs_are_compared(runs):
     assert "noise floor" in page
 
 
+@pytest.mark.slow
 def test_a_folder_of_runs_is_compared_again(runs):
     for _ in range(2):  # what the first time wrote is no run
         run("report", runs)

@@ -45,7 +45,7 @@ def prints(found: Any, given: Arrays, lines: int = 1) -> bool:
     return bool(printed) and all(np.array_equal(bits(eval(line, names)), bits(given["d"])) for line in printed)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hopper_fp8", "ada_fp8", "blackwell_fp8_mma", "blackwell_fp8", "exact", "float32"])
 @pytest.mark.parametrize("c", [False, True], ids=["", "c"])
 def test_the_catalogue_is_ranked(name: str, c: bool) -> None:
@@ -59,6 +59,7 @@ def test_the_catalogue_is_ranked(name: str, c: bool) -> None:
     assert differing[-1] > 0
 
 
+@pytest.mark.slow
 def test_the_first_products_after_which_sums_part() -> None:
     given = dump("hopper_fp8")
     given["a"][:, :64] = 0  # nothing to tell apart before k = 64
@@ -94,6 +95,7 @@ def test_types_say_formats(package: str) -> None:
     assert lp.identify(typed(given["a"]), typed(given["b"]), None, given["d"]).machines[0].name == "ada_fp8"
 
 
+@pytest.mark.slow
 def test_types_of_numpy() -> None:
     half = dump("ampere_f16", "float16")
     found = lp.identify(*(half[side].view(np.float16) for side in "ab"), None, half["d"])
@@ -104,6 +106,7 @@ def test_types_of_numpy() -> None:
     assert [m.name for m in found.machines] == ["fp64"]
 
 
+@pytest.mark.slow
 def test_scales_inside_the_instruction() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 16, (16, 128), dtype=np.uint8) for _ in "ab")
@@ -114,6 +117,7 @@ def test_scales_inside_the_instruction() -> None:
     assert prints(found, given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [96, 8], ids=["", "less than a group"])
 def test_a_nan_may_have_any_payload(k: int) -> None:
     given = dump("hopper_fp8", shape=(16, 16, k))

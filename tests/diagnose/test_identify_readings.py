@@ -100,6 +100,7 @@ def test_two_layouts_at_once() -> None:
     assert set(readings(given, Deadline())[0].assumed) == {"b is transposed", "d is transposed"}
 
 
+@pytest.mark.slow
 def test_the_layout_stands_in_the_sentence_and_holds_for_further_dumps() -> None:
     a, b, d = plain()["a"], plain()["b"], plain()["d"]
     given = {"a": a, "b": b, "c": None, "d": np.ascontiguousarray(d.T), **E4M3}
@@ -108,7 +109,7 @@ def test_the_layout_stands_in_the_sentence_and_holds_for_further_dumps() -> None
     assert not lp.identify(a, b, None, d, **E4M3).assumed
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", GRIDS)
 def test_outputs_of_our_own_gemm_are_read_on_their_grid(how: str) -> None:
     found = lp.identify(*quantized(), None, GRIDS[how](lp.gemm(*quantized(), out_format="bfloat16")))
@@ -171,6 +172,7 @@ def test_a_misfit_is_not_called_damage(clock: Clock) -> None:
     assert "damage" not in found.sentence.replace("which is not damage", "")
 
 
+@pytest.mark.slow
 def test_damage_beside_the_catalogue_takes_no_search() -> None:
     a, b, d = plain()["a"], plain()["b"], plain()["d"]
     d = d.copy()
@@ -200,6 +202,7 @@ def first(found: Identification) -> str:
     return found.sentence.split(" explain")[0]
 
 
+@pytest.mark.slow
 def test_twins_are_named_together() -> None:
     rng = np.random.default_rng(9)
     a, b = (rng.standard_normal((16, 64)).astype(np.float16) for _ in "ab")

@@ -103,7 +103,7 @@ def run(target, number, folder, alone):
 NAMES = [target.name for target in targets(Anywhere())]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_calls(name, all_targets, folder, alone):
     number = share(all_targets[name], all_targets.values(), CALLS["short"])

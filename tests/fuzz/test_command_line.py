@@ -55,7 +55,7 @@ def check(words, files, alone):
     return done.exit_code
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LINES)
 def test_lines(name, files, alone):
     for i in range(CALLS["short"]):

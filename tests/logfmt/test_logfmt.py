@@ -35,6 +35,7 @@ def test_codes_and_values_are_the_oracles(name, rule, bits, octaves):
     assert np.array_equal(np.signbit(z.decode()), np.signbit(x))
 
 
+@pytest.mark.slow
 def test_the_grid_is_correctly_rounded_without_a_logarithm():
     for amin, amax, bits in (
         (0.0123, 3.14, 8),

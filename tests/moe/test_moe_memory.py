@@ -18,7 +18,7 @@ THREE = "float64", "bf16", "dsv3"
 SOME = [(policy, recipe) for policy in recompute_policies if policy != "none" for recipe in THREE]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "recipe"), sorted({*SOME, *(("dsv3", name) for name in lp.recipes)}))
 def test_computing_again_gives_the_same_bits(recipe, policy):
     tokens = random_bytes(2, 32)

@@ -160,7 +160,7 @@ def row(n, seed=0):
     return (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 3, n)).astype(np.float32)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_sums_are_those_of_threads(name):
     key, width = family(name)
@@ -194,7 +194,7 @@ FACTORS = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_norms_have_the_bits_of_fractions(name):
     norm, n = lp.norms[name], 2064 if name.startswith("te") else 528
@@ -309,7 +309,7 @@ WRONG_GRADIENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG_GRADIENTS)
 def test_a_gradient_with_one_thing_wrong_has_other_bits(name):
     norm, n = lp.norms[name], 2064 if "liger" in name else 2060 if name.startswith("te") else 1000
@@ -364,6 +364,7 @@ def test_a_given_order_holds_for_all_numbers_of_rows():
     assert mine.name == "llama_rms_norm_cuda(order=sequential)"
 
 
+@pytest.mark.slow
 def test_rows_change_the_bits_of_a_row():
     x = np.array([row(1040, seed) for seed in range(256)])
     vllm, reduced = (lp.norms[name] for name in ("vllm_rms_norm", "llama_rms_norm_cuda"))

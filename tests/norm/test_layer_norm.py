@@ -171,6 +171,7 @@ UNALIGNED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("change", UNALIGNED, ids=str)
 def test_unaligned_rows_with_one_thing_wrong_have_other_bits(change):
     x, dy, weight, bias = operands(1031, 6)

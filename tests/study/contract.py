@@ -161,6 +161,7 @@ def check_files(found, folder):
 class TrainingContract:
     """Of kinds whose runs are trained: plans, resumption, reports, and what voids or refuses them."""
 
+    @pytest.mark.slow
     def test_a_plan_writes_nothing_and_names_every_run_once(self, toy, tmp_path):
         planned = toy.plan(tmp_path / "toy")
         assert not list(tmp_path.iterdir())

@@ -73,6 +73,7 @@ def test_a_tail_has_its_share_of_the_steps_and_one_at_least(share, steps, first)
     assert PrecisionSwitch(share).start_step(steps) == first
 
 
+@pytest.mark.slow
 def test_a_tail_is_part_of_the_arms_name_and_of_what_its_runs_are(tmp_path):
     arm = Arm("switched", recipe="dsv3", tail=PrecisionSwitch(0.25, "bf16"))
     planned = make(tmp_path, arm)

@@ -195,7 +195,7 @@ def drawn(tmp_path):
     return draw
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("costs", [["operands"], ["operands", "wires"], ["operands", "wires", "kept"], [*COSTS]])
 def test_names_stand_apart_and_inside(drawn, costs):
     """Nine arms in one place, and one far away: no name lies over another, or over a point, or runs out."""

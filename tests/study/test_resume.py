@@ -127,7 +127,7 @@ class Notes(Display):
         self.notes.append(text)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [None, 0, 7, 19])
 def test_a_finished_run_whose_curve_is_cut_is_done_again(copied, run, rows):
     """The same command mends what a report would have to call void, says so, and leaves all others alone."""

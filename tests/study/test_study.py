@@ -197,6 +197,7 @@ def test_no_arm_of_a_damaged_study_has_a_verdict(copied, damage):
     assert line.endswith("| void |")
 
 
+@pytest.mark.slow
 def test_what_a_control_says_nothing_about_stands(tmp_path, monkeypatch):
     monkeypatch.setitem(fake_trainer.DAMAGE, "fp4_naive", 0.0)
     study = summarize(run_study(make(tmp_path, expectations=EXPECTATIONS), jobs=0).folder)

@@ -240,7 +240,7 @@ WHATEVER = (
 )
 
 
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("machine", [name for name in lp.accumulators if lp.accumulators[name].dtype != np.float64])
 def test_the_default_interval_fits_the_scales(machine: str) -> None:
     """The library's, or the largest whole number of instructions below it that divides the k of a scale."""

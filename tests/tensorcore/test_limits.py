@@ -164,7 +164,7 @@ def products(unit: Unit, kernels: Sequence[str] = KERNELS) -> None:
         assert np.array_equal(bits(alone), bits(want[LAST, LAST])), ("alone", *label)
 
 
-@pytest.mark.sampled(2, default=30)
+@pytest.mark.sampled(1, default=30)
 @pytest.mark.parametrize("name", UNITS)
 def test_products(name: str) -> None:
     products(lp.accumulators[name])
@@ -275,7 +275,7 @@ LOOSER: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("field", LOOSER)
 def test_palettes_find_looser_limits(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = KERNELS[0]

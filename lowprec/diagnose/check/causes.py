@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...registry import Registry
+from ...tensorcore.matmul import matmul_f32
 from .expected import Expected, Observed
 
 Stage = Literal["making", "codes", "scale", "tensor scale"]
@@ -170,11 +171,11 @@ def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int
     if expected.shape != found.shape or not 2 <= len(expected) <= _MOST or expected.shape[1] < 4:
         return None
     a, b = _unit(expected), _unit(found)
-    likeness = b @ a.T
+    likeness = matmul_f32(b, a)  # the same on every CPU, unlike a BLAS
     order = likeness.argmax(axis=1)
     own = likeness.diagonal()
     best = likeness[np.arange(len(order)), order]
-    order = np.where((own >= best - 1e-6) | (best < 0.5), np.arange(len(order)), order)
+    order = np.where((own >= best - 1e-5) | (best < 0.5), np.arange(len(order)), order)
     shift = (np.arange(len(order)) - order) % len(order)
     most = int(np.bincount(shift).argmax())
     if most and 2 * (shift == most).sum() > len(order):  # very similar rows are assumed to move as most do
@@ -197,25 +198,26 @@ def exact_order(
     """
     if expected.shape != found.shape:
         return None
-    rows, own = np.ascontiguousarray(found), np.arange(len(found))
+    own = np.arange(len(found))
+    same = ((found == expected) | (np.isnan(found) & np.isnan(expected))).all(axis=1)
+    if same.all():
+        return None
     known = {row.tobytes(): i for i, row in reversed(list(enumerate(np.ascontiguousarray(expected))))}
-    order = np.array([
-        i if np.array_equal(row, expected[i], equal_nan=True) else known.get(row.tobytes(), -1)
-        for i, row in enumerate(rows)
-    ])  # fmt: skip
+    rows = np.ascontiguousarray(found)
+    order = np.array([i if same[i] else known.get(row.tobytes(), -1) for i, row in enumerate(rows)])
     strange = order < 0
     order = np.where(strange, own, order)
     return order if strange.sum() <= strangers and (order != own).sum() >= least else None
 
 
-def _unit(x: NDArray[Any]) -> NDArray[np.float64]:
+def _unit(x: NDArray[Any]) -> NDArray[np.float32]:
     """Return rows minus their mean, normalized to length 1, with outliers clipped to limit their influence."""
     step = max(1, x.shape[1] // _COLUMNS)
     part = np.nan_to_num(x[:, ::step].astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     part = np.sign(part) * np.sqrt(np.abs(part))
     part = part - part.mean(axis=1, keepdims=True)
     length = np.sqrt(np.square(part).sum(axis=1, keepdims=True))
-    unit: NDArray[np.float64] = part / np.where(length > 0, length, 1.0)
+    unit: NDArray[np.float32] = (part / np.where(length > 0, length, 1.0)).astype(np.float32)
     return unit
 
 

@@ -152,9 +152,10 @@ class CauseSearch:
         stage are tried: for codes and scales, on the nearest quantizations. Then up to three in stage "making" are
         tried.
         """
-        best, looked = self._explained(made, self.alternative_quantizations(made))
-        if best and not best[0].steps and best[0].left == 0:
+        found = self.found
+        if not codes_left(found, made.codes) + scales_left(found, made.scale) + tensor_left(found, made.tensor):
             return []
+        best, looked = self._explained(made, self.alternative_quantizations(made))
         nearest = [((), made), *_nearest(looked, _MADE)]
         if best[0].left or best[0].prior_cost > _PLAIN:
             for steps, base in self.deadline.limit(nearest):
