@@ -54,7 +54,7 @@ QUESTIONS = {
     ),
     "One flipped bit, and its detection by a checksum": ("silent_corruption",),
     "FP8 attention: how often must a 14-bit sum be promoted?": ("attention_promotion", "attention_needle"),
-    "FP8 attention in training, with a backward pass in BF16": ("attention_training",),
+    "FP8 attention in training, with a backward pass in BF16": ("attention_training", "attention_gradient"),
     "Offset and threshold of P in FP8": ("attention_offset",),
     "Decoding: outputs that change with splits, batch and pages": ("attention_splits",),
     "Trainer and rollout: the part of each ingredient": ("mismatch_shares",),
