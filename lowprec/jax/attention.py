@@ -68,8 +68,8 @@ def attention(
     """Compute attention with a kernel; operands are quantized for it, with one scale per sequence and key head.
 
     The gradient is a straight-through estimate in XLA's float32: probabilities are recomputed from q, k and the
-    kernel's log-sum-exp, and the softmax gradient uses the kernel's output, as in the trainer. If the
-    kernel has `plain_gradient`, both are computed again, without it.
+    kernel's log-sum-exp, and the softmax gradient uses the kernel's output, as in the trainer. With
+    `plain_gradient`, the backward pass computes the softmax and the output of q, k and v in float32.
 
     Parameters
     ----------

@@ -44,7 +44,8 @@ from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.kinds import KINDS
 from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
-from .description import CODECS, STATES, LayerRule, RecipeFields, State, StorageRule, attention_of
+from .attention import attention_of
+from .description import CODECS, STATES, LayerRule, RecipeFields, State, StorageRule
 from .injected_error import InjectedError
 from .linears import AS_ACTIVATIONS, DEEPGEMM, NEVER, OPERANDS, GemmSpec, LinearSpec
 from .reduction import NONE, GradientAllReduce

@@ -23,16 +23,16 @@ from typing import Any, Literal, Self
 
 from lowprec._checks import check_choice
 from lowprec._values import ABOUT, Value, describe_changes, split_name
-from lowprec.attn.catalogue import attentions
 from lowprec.attn.kernel import AttentionKernel
 from lowprec.codec import Codec, codecs
 from lowprec.codec.cast import is_cast
 from lowprec.format.catalogue import formats
-from lowprec.scaling.spec import Lookup, TensorSpec
+from lowprec.scaling.spec import TensorSpec
 
+from .attention import attention_of
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, matches, sample_layer_names
-from .reduction import NONE, GradientAllReduce
+from .reduction import GradientAllReduce
 
 #: Transfers between tokens and experts, and activations saved for the backward pass, that have a codec.
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
@@ -58,8 +58,6 @@ _AFTER_ATTENTION = "layers.*.attn.wo"
 _MAIN = "layers.0.attn.wq_a"
 _BF16, _FLOAT32 = TensorSpec.parse("bfloat16"), TensorSpec.parse("float32")
 _BF16_CODEC = codecs["bf16"]
-#: Words after the name of a kernel of attention: where its gradient comes from, as `AttentionKernel.plain_gradient`.
-GRADIENTS = {"kernel_gradient": False, "plain_gradient": True}
 
 
 @functools.lru_cache(1024)
@@ -86,43 +84,6 @@ def codec_of(given: Codec | str) -> Codec:
             raise TypeError(f"codec of a recipe must be a frozen dataclass, which can be compared, got {given!r}")
         _codec_types.add(type(given))
     return given
-
-
-def attention_of(
-    given: AttentionKernel | str | None, names: Mapping[str, Lookup] | None = None
-) -> AttentionKernel | None:
-    """Return a kernel of attention, given by words or as an object; None for None and ``"none"``.
-
-    Parameters
-    ----------
-    given : AttentionKernel, str or None
-        Object, or name, such as ``"fa3_fp8"``; after a name, the word ``plain_gradient`` or ``kernel_gradient`` sets
-        the kernel's field `plain_gradient`.
-    names : mapping of str to Lookup, optional
-        Mappings from names to objects by kind, by default the catalogue of kernels.
-
-    Raises
-    ------
-    ValueError
-        If another word follows the name; the message quotes it.
-    UnknownNameError
-        If the kernel is unknown.
-
-    Examples
-    --------
-    >>> attention_of("fa3_fp8 plain_gradient").plain_gradient
-    True
-    """
-    if given is None or given == NONE:
-        return None
-    if not isinstance(given, str):
-        return attentions.get(given)
-    name, *words = given.split(" ", 1)
-    kernel = (attentions if names is None else names["attention"])[name]
-    if not words:
-        return kernel
-    check_choice("attention", f"the word after {name!r}", words[0], tuple(GRADIENTS))
-    return kernel.with_(plain_gradient=GRADIENTS[words[0]])
 
 
 def state_of(given: State | str) -> State:

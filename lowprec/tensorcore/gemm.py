@@ -270,7 +270,7 @@ def _check_tiles(library: GemmLibrary, a: Quantized, b: Quantized) -> None:
 
 
 class _Codes(NamedTuple):
-    """Matrices whose codes are multiplied, and whose parts of K are added."""
+    """Matrices of codes, and the sum of their product's parts of K."""
 
     a: Quantized
     b: Quantized
@@ -306,7 +306,7 @@ class _Codes(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """Matrices whose values are multiplied in float32, as `_Codes`."""
+    """Matrices of float32 values, with the methods of `_Codes`."""
 
     x: Float32Matrix
     y: Float32Matrix
