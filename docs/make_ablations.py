@@ -15,11 +15,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import make_figures
 import registrations
+from make_figures import VERDICT, is_quick, undetected_controls
 from pages import table
 
 from lowprec.study import Ablation, Cell, load
-from lowprec.study.analysis.findings import is_as_expected, not_detected, void_title
+from lowprec.study.analysis.findings import is_as_expected, void_title
 from lowprec.study.branches.sizes import EFFECTS
 
 RESULTS = Path(__file__).parents[1] / "ablations" / "results"
@@ -125,9 +127,11 @@ def collect(runs: Path) -> list[Path]:
             report = report.replace(f"({figure.stem}.png)", f"({figure.name})")
             for file in (figure, *folder.glob(f"{figure.stem}.csv"), *folder.glob(f"{figure.stem}_figure.csv")):
                 shutil.copy(file, RESULTS)
+        target, item = RESULTS / f"{name}.json", essence(folder, name)
+        report = make_figures.without_verdicts(report) if is_quick(item) and not undetected_controls(item) else report
         (RESULTS / f"{name}.md").write_text(report, encoding="utf-8")
-        target = RESULTS / f"{name}.json"
-        target.write_text(json.dumps(essence(folder, name), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        target.write_text(json.dumps(item, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        make_figures.draw(name)
         written.append(target)
     return written
 
@@ -273,24 +277,15 @@ def _outcome(item: dict[str, Any]) -> str:
         cells.append(f"{sum(map(is_as_expected, outcomes))} of {len(outcomes)}")
     if item["claims"]:
         cells.append(f"{sum(claim['agrees'] == 'yes' for claim in item['claims'])} of {len(item['claims'])} published")
-    if _is_quick_training(item):
+    if is_quick(item):
         return "; ".join([*cells, "a quick size: no verdicts"])
     verdicts = [arm["verdict"].partition(":")[0] for arm in item["arms"] if arm["role"] == "treatment"]
-    if _void(item):
+    if undetected_controls(item):
         return "; ".join([*cells, "verdicts void"])
     margin = getattr(load(item["name"]), "margin", MARGIN)
     within = f" within {100 * margin:g} %" if margin != MARGIN else ""
     counted = [f"{verdicts.count(word)} {word}{within}" for word in dict.fromkeys(verdicts)]
     return "; ".join([*cells, *counted]) or "measured, nothing judged"
-
-
-def _void(item: dict[str, Any]) -> list[str]:
-    """Return the reasons that void a study's verdicts: undetected controls."""
-    return [
-        not_detected(arm["arm"])
-        for arm in item["arms"]
-        if arm["role"] == "control" and not arm.get("detected", arm["verdict"] == "worse")
-    ]
 
 
 def _minutes(seconds: float) -> str:
@@ -310,15 +305,6 @@ def _departure(item: dict[str, Any]) -> str:
     changed = [f"{count} of {getattr(full, name)} {name}" for name, count in options]
     changed += ["a part of the cells"] * ("--set cells=" in item["command"])
     return f". A departure from the full size as registered: {' and '.join(changed)}"
-
-
-#: Verdict in the sentence of an arm, between its interval and its other effects.
-_VERDICT = re.compile(r"(?<=pairs\)): [^;]*;")
-
-
-def _is_quick_training(item: dict[str, Any]) -> bool:
-    """Return whether a study of training has run at its quick size alone."""
-    return item["tier"] in ("T3", "T4") and "--quick" in item["command"]
 
 
 def answer(item: dict[str, Any]) -> str:
@@ -344,14 +330,14 @@ def section(item: dict[str, Any]) -> str:
     lines = [f"### {item['name']}", "", item["question"], "", f"**{answer(item)}**" if answer(item) else "", ""]
     if item["published"]:
         lines += [f"Published or expected: {item['published'].rstrip('.')} ({item['source']}).", ""]
-    if reasons := _void(item):
+    if reasons := undetected_controls(item):
         lines += [f"**{void_title(reasons)}** The sentences below are measurements without a verdict.", ""]
     if any("effects" not in arm for arm in item["arms"]):
         lines += ["*Measured before forward and training effects were separated: the losses below are totals.*", ""]
-    quick = _is_quick_training(item)
+    quick = is_quick(item)
     if quick:
         lines += ["*A quick size: numbers and intervals, and no verdicts. [Its full size](open.md) has not run.*", ""]
-    lines += [f"- {_VERDICT.sub(';', arm['sentence']) if quick else arm['sentence']}" for arm in item["arms"]]
+    lines += [f"- {VERDICT.sub(';', arm['sentence']) if quick else arm['sentence']}" for arm in item["arms"]]
     lines += [f"- {line}" for line in item.get("told", [])]
     if item["arms"] or item.get("told"):
         lines.append("")

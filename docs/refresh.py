@@ -5,6 +5,7 @@
     python docs/refresh.py formats.md           this file only
     python docs/refresh.py --rewrite FILE       recompute all entries of a file of reference data: a decision
     python docs/refresh.py --studies runs       first copy the finished studies of a folder into ablations/results
+    python docs/refresh.py --figures            first draw the figures of published studies of branches again
 
 A page is the result of a function. A record is a JSON file of entries by name that tests compare with. Existing entries
 of a record are never changed automatically; new entries are added, and entries of removed names are dropped.
@@ -236,6 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
     parser.add_argument("--rewrite", action="store_true", help="recompute entries that are recorded already")
     parser.add_argument("--studies", type=Path, metavar="RUNS", help="take the finished studies of a folder first")
+    parser.add_argument("--figures", action="store_true", help="draw the figures of studies from their numbers first")
     given = parser.parse_args(arguments)
     known = [*RECORDS, *PAGES]
     chosen = [target for target in known if not given.files or {target, Path(target).name} & {*given.files}]
@@ -243,10 +245,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no made file {', '.join(unknown)}; there are {', '.join(known)}")
     if given.rewrite and not given.files:
         parser.error("--rewrite changes what tests are held to: name the files")
-    if given.studies:
+    if given.studies or given.figures:
         sys.path[:0] = map(str, PATHS)
+    if given.studies:
         for file in importlib.import_module("make_ablations").collect(given.studies):
-            say("taken", file.relative_to(ROOT), "")
+            say("taken", str(file.relative_to(ROOT)), "")
+    if given.figures:
+        for file in importlib.import_module("make_figures").draw_all():
+            say("drawn", str(file.relative_to(ROOT)), "")
     good = refresh(chosen, check=given.check, rewrite=given.rewrite)
     if not given.files:
         for target, why in BY_HAND.items():

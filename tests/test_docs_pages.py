@@ -1,6 +1,7 @@
 """Made files are what would be made today, and speak of what there is; the site's links lead to files."""
 
 import doctest
+import html
 import importlib
 import re
 from collections.abc import Iterator
@@ -40,7 +41,39 @@ def test_records_have_every_entry_and_no_other(target: str) -> None:
 def test_every_maker_is_known() -> None:
     makers = {path.stem for folder in ("docs", "reference_data") for path in (ROOT / folder).glob("make_*.py")}
     known = {name.split(".")[0] for name in (*refresh.RECORDS.values(), *refresh.PAGES.values())}
-    assert makers - known == {"make_logfmt_tables"}  # constants, which no entry changes
+    # Constants, which no entry changes; and drawings, whose titles the next test compares.
+    assert makers - known == {"make_logfmt_tables", "make_figures"}
+
+
+@pytest.mark.slow
+def test_figures_of_studies_have_the_verdicts_published_today() -> None:
+    maker = importlib.import_module("make_figures")
+    names = [file.stem.removesuffix("_pairs") for file in maker.RESULTS.glob("*_pairs.csv")]
+    assert len(names) > 20
+    for name in names:
+        report = (maker.RESULTS / f"{name}.md").read_text(encoding="utf-8")
+        for figure in maker.figures(name):
+            drawing = (maker.RESULTS / f"{figure.stem}.svg").read_text(encoding="utf-8")
+            assert f"<title>{html.escape(figure.title, quote=False)}</title>" in drawing, f"{refresh.COMMAND} --figures"
+            assert f"![{figure.title}]({figure.stem}.svg)" in report
+
+
+def test_reports_of_quick_sizes_have_no_verdicts() -> None:
+    maker = importlib.import_module("make_figures")
+    told = "- a: training effect +0.1 % (90 % interval [+0.0, +0.2] %, 8 pairs): worse than b; forward effect +0.1 %."
+    tables = (
+        "| arm | verdict |\n|---|---|\n| a | worse |\n\n- a against b: +0.1 % (95 % interval [+0.0, +0.2] %), worse."
+    )
+    found = "| arm | expected | source | found |\n|---|---|---|---|\n| a | worse |  | worse (+0.1 %) |"
+    report = f"# x\n\nWhy?\n\n{told}\n\n{tables}\n\n{found}\n"
+    bare = maker.without_verdicts(report)
+    assert bare == maker.without_verdicts(bare)
+    assert bare == (
+        "# x\n\nWhy?\n\n*A quick size, no verdicts.*\n\n"
+        "- a: training effect +0.1 % (90 % interval [+0.0, +0.2] %, 8 pairs); forward effect +0.1 %.\n\n"
+        "| arm |\n|---|\n| a |\n\n- a against b: +0.1 % (95 % interval [+0.0, +0.2] %).\n\n"
+        "| arm | expected | source | found |\n|---|---|---|---|\n| a | worse |  | +0.1 % |\n"
+    )
 
 
 def test_what_is_said_of_entries_is_said_of_known_ones() -> None:

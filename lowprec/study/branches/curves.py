@@ -108,9 +108,12 @@ def _of_panel(rows: Sequence[Row], panel: str) -> list[tuple[Row, NDArray[np.flo
     ]
 
 
-def curves(study: StudySummary) -> Figure:
-    """Return the figure of losses, differences from the reference, and final validation losses."""
-    rows = curve_rows(study)
+def curves(study: StudySummary, rows: Sequence[Row] | None = None, finding: str = "") -> Figure:
+    """Return the figure of losses, differences from the reference, and final validation losses.
+
+    `rows` are those of `curve_rows`, by default computed from the study's runs; `finding` replaces `title`.
+    """
+    rows = curve_rows(study) if rows is None else rows
 
     def draw(sheet: Any, top: float) -> None:
         loss, key, relative, final = panels(
@@ -124,7 +127,7 @@ def curves(study: StudySummary) -> Figure:
         _draw_final(final, study)
         _draw_key(key, study)
 
-    return Figure(title(study), study.ablation.name, rows, draw, study.size, height=6.4)
+    return Figure(finding or title(study), study.ablation.name, rows, draw, study.size, height=6.4)
 
 
 def title(study: StudySummary) -> str:
@@ -248,4 +251,4 @@ def _outcome(item: ArmSummary, short: bool) -> str:
         return "diverged" if short else f"diverged in {item.primary.diverged} of {item.primary.n}"
     word = item.word.replace("but within the margin", "in the margin")  # as many characters as fit into the legend
     word = "small, as is the control" if word == INSENSITIVE else word
-    return f"{100 * item.primary.mean:+.2f} %" + ("" if short else f": {word}")
+    return f"{100 * item.primary.mean:+.2f} %" + (f": {word}" if word and not short else "")

@@ -238,7 +238,8 @@ def _draw_conditions(sheet: Any, top: float, summary: Samples, rows: Sequence[di
         axes.set_title(wrapped(measurement.metrics[metric], 95 if wide else 95 // count), fontsize=8.5, loc="left")
         axes.grid(False, axis="x")
     handles, labels = found[0].get_legend_handles_labels()
-    sheet.legend(handles, labels, fontsize=7.5, ncols=min(8, len(labels)), frameon=False, loc="lower center",
+    fitting = int(16 * sheet.get_figwidth()) // (6 + max(map(len, labels)))  # columns as wide as the longest name
+    sheet.legend(handles, labels, fontsize=7.5, ncols=min(8, len(labels), fitting), frameon=False, loc="lower center",
                  bbox_to_anchor=(0.53, 0.0))  # fmt: skip
     if measurement.axis:
         sheet.text(0.53, 0.5 / sheet.get_figheight(), measurement.axis, ha="center", fontsize=8.5, color="#404040")

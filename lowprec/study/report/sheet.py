@@ -108,8 +108,9 @@ class Figure:
             self.draw(sheet, below - (0.06 + 0.16 * (small.count("\n") + 1)) / self.height)
             files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
             for path in files:
-                content, date = io.BytesIO(), {"Date": None} if path.suffix == ".svg" else None
-                sheet.savefig(content, format=path.suffix[1:], metadata=date)
+                content = io.BytesIO()
+                about = {"Date": None, "Title": self.title} if path.suffix == ".svg" else {"Title": self.title}
+                sheet.savefig(content, format=path.suffix[1:], metadata=about)
                 write_bytes(path, content.getvalue())
         return files
 
@@ -283,7 +284,7 @@ def scale_sizes(axes: Any, which: Which, values: Iterable[float], *, room: float
         axes.set(**{f"{which}scale": "log"})
         axes.set(**{f"{which}lim": (0.8 * min(positive), 1.25 * max(positive))})
         wide = max(positive) > 100 * min(positive)
-        axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+        axis.set_major_locator(LogLocator(subs=(1.0,), numticks=6) if wide else LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_minor_formatter(NullFormatter())
     elif seen:
         space = room * (max(seen) - min(seen)) or 1.0
