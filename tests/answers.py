@@ -5,8 +5,9 @@ file of the check, and `parts` (the operands *and* the result under test), unles
 three. A wrong result has another digest and is therefore always checked. ``--oracle=ask`` runs all checks;
 ``--oracle=sample`` runs an eighth of those that have passed before, another one every day, as CI does.
 
-``pytest --oracle=write`` rewrites the file. Docstrings and comments do not count; when the oracle's code or a file of
-checks changes, the digests are stale, and the checks run until they are rewritten.
+``pytest --oracle=write`` rewrites the file; ``--oracle=add``, for a part of the tests, adds to it. Docstrings and
+comments do not count; when the oracle's code or a file of checks changes, the digests are stale, and the checks run
+until they are rewritten.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option ``--oracle``."""
     parser.addoption(
         "--oracle",
-        choices=("ask", "sample", "write"),
-        help="run all checks against the oracle; sample: an eighth of those that passed; write: also store digests",
+        choices=("ask", "sample", "write", "add"),
+        help="run all checks against the oracle; sample: an eighth of those that passed; write: also store digests; "
+        "add: store them beside those in the file",
     )
 
 
@@ -56,8 +58,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the digests of all checks that passed, if all tests ran; a worker sends them to the main process."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["digests"] = sorted(_found)
-    elif session.config.getoption("--oracle") == "write" and exitstatus in (0, 1):
-        FILE.write_text("\n".join(sorted(_found)) + "\n")
+    elif (mode := session.config.getoption("--oracle")) in ("write", "add") and exitstatus in (0, 1):
+        FILE.write_text("\n".join(sorted(_found | (known() if mode == "add" else set()))) + "\n")
 
 
 @functools.cache
@@ -111,7 +113,7 @@ def once(check: types.FunctionType, *parts: Any, also: tuple[str, ...] = ()) -> 
     digest = hashlib.sha256(sources(*also) + code(Path(check.__code__.co_filename)).encode())
     _add(digest, parts)
     key = digest.hexdigest()[:16]
-    again = _mode[0] in ("ask", "write") or (_mode[0] == "sample" and (int(key, 16) + _TODAY) % SAMPLE == 0)
+    again = _mode[0] in ("ask", "write", "add") or (_mode[0] == "sample" and (int(key, 16) + _TODAY) % SAMPLE == 0)
     if again or key not in known():
         check()
     _found.add(key)
