@@ -11,7 +11,6 @@ from pages import table
 
 from lowprec.study import Ablation, load, names
 from lowprec.study.analysis.findings import AS_PUBLISHED, NEITHER
-from lowprec.study.branches.sizes import SECONDS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "ablations" / "results"
@@ -67,12 +66,16 @@ def quick_sizes() -> Iterator[tuple[str, ...]]:
             yield f"[{name}](ablations.md#{name})", str(study.quick), quick, str(study.full), f"{hours:.1f} h"
 
 
-def core_hours(study: Ablation) -> float:
+def core_hours(study: Any) -> float:
     """Return the estimated CPU hours of a study's full size on one idle core."""
-    size = study.full
-    before, step, reading = SECONDS[size.config]
-    pair = size.branch_steps * step + 3 * reading * size.evaluation_bytes / 65_536
-    return (size.checkpoints * size.checkpoint_steps * before + len(study.arms) * size.pairs * pair) / 3600
+    return float(study.full.core_minutes(len(study.arms))) / 60
+
+
+def not_run() -> Iterator[tuple[str, ...]]:
+    """Yield the registered studies of training that have not run, with the cost of their full size."""
+    for name in sorted({*names()} - {*results()}):
+        study = load(name)
+        yield f"[{name}](ablations.md#{name})", study.question, str(study.full), f"{core_hours(study):.1f} h"
 
 
 def page() -> str:
@@ -95,5 +98,7 @@ def page() -> str:
         f"{len(sizes)} studies of training have run only at their quick size; their numbers are published without a "
         f"verdict. All full sizes together take about {total:.0f} hours on one core.\n",
         table(("study", "quick size", "took, one core", "full size", "about"), sizes) + "\n",
+        "## Registered, not run\n",
+        table(("study", "question", "full size", "about, one core"), not_run()) + "\n",
     ]
     return "\n".join(parts)

@@ -89,6 +89,12 @@ class Setting(CheckpointSize):
         """Number of pairs per arm: one per checkpoint and data seed."""
         return self.checkpoints * self.seeds
 
+    def core_minutes(self, arms: int = 6) -> float:
+        """Return the estimated CPU minutes on one core for `arms` arms per pair."""
+        plain, arm, reading = SECONDS.get(self.config, SECONDS["small"])
+        pair = arms * self.branch_steps * arm + 3 * arms * reading * self.evaluation_bytes / 65_536
+        return (self.checkpoints * self.checkpoint_steps * plain + self.pairs * pair) / 60
+
     @property
     def checkpoint_numbers(self) -> range:
         """Seeds of the checkpoints, or of the initial weights."""
@@ -216,12 +222,7 @@ class ScalingSetting(Size):
 
     def core_minutes(self, arms: int = 6) -> float:
         """Return the estimated CPU minutes on one core for `arms` arms per pair."""
-        seconds = 0.0
-        for cell in self.cells:
-            plain, arm, reading = SECONDS.get(cell.config, SECONDS["small"])
-            pair = arms * cell.branch_steps * arm + 3 * arms * reading * self.evaluation_bytes / 65_536
-            seconds += self.checkpoints * (cell.checkpoint_steps * plain + self.seeds * pair)
-        return seconds / 60
+        return sum(self.of(cell).core_minutes(arms) for cell in self.cells)
 
     def __str__(self) -> str:
         pairs = self.checkpoints * self.seeds
