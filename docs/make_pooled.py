@@ -39,8 +39,8 @@ NOTE = (
     "several studies share counts once. The primary outcome is the training effect, with both models evaluated in "
     "BF16. The outcome registered first, with the rounding of the forward pass, is {total} for `dsv3`; `scaling` does "
     "not have it. Lengths of branches differ: {quick} of the {studies} studies of `dsv3` are quick sizes. In {blind} "
-    "of the {cells} cells of `scaling`, the control is not detected. Training from scratch is not included. The runs of "
-    "`nvfp4` used its earlier version, whose Hadamard transform was not rounded to bfloat16."
+    "of the {cells} cells of `scaling`, the control is not detected. Training from scratch is not included. The runs "
+    "of `nvfp4` used its earlier version, whose Hadamard transform was not rounded to bfloat16."
 )
 
 
