@@ -79,8 +79,9 @@ Which accumulator is an instruction?
 | DL8 on IBM's AIU with DL16 sums, as IBM simulates it | `aiu_dl8` |
 
 All accumulators follow. *Verified by* is the evidence for a rule; [what is exact](exactness.md) has the number of sums
-compared. *Not zero_exponent* means that the recordings agree with every value that was tried, from 40 below to 8 above
-and none at all: this field rests on the source of the rule alone. Two products in float16 would determine it on a GPU:
+compared. Of the results of an H200, the repository has a part (`reference_data/units`); counts are those of all. *Not
+zero_exponent* means that the recordings agree with every value that was tried, from 40 below to 8 above and none at
+all: this field rests on the source of the rule alone. Two products in float16 would determine it on a GPU:
 
 ```python
 >>> a, b = np.zeros((2, 1, 16), np.float16)

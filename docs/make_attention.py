@@ -429,7 +429,7 @@ float32, in increasing order of heads |
 (The libraries' default backward passes add to dQ atomically, so their bits differ from run to run.) Float32 results
 match an [oracle in exact rational arithmetic](../lowprec/oracle/attention/backward.py), also with causal masks,
 windows, subnormal numbers, infinities and NaN, and the tests detect twelve deliberately wrong rules.
-One assumption is that FlashAttention-3's additions in global memory flush subnormal numbers.
+FlashAttention-3's additions in global memory keep subnormal numbers, as `cp.reduce.async.bulk.add` of an H200 does.
 
 Both libraries compile with `--use_fast_math`: subnormal operands and results of float32 operations are zero there, but
 not those of the tensor cores. The tensor cores also multiply the padding of the last tiles, and P = 0 of hidden keys,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import textwrap
 from collections import defaultdict
@@ -110,9 +111,12 @@ def groups(found: list[Part]) -> dict[tuple[str, str], tuple[float, float]]:
     together: dict[tuple[str, str], tuple[float, float]] = {}
     for group in sorted({part.group for part in found}):
         mine = [part for part in found if part.group == group]
-        weights = np.array([part.pairs for part in mine]) / sum(part.pairs for part in mine)
-        mean, error = weights @ [part.mean for part in mine], weights @ [part.error for part in mine]
-        together[group] = float(mean), float(error)
+        pairs = sum(part.pairs for part in mine)
+        # Exact sums: those of a BLAS differ between CPUs, and the CSV is compared by its bytes.
+        together[group] = (
+            math.fsum(part.pairs * part.mean for part in mine) / pairs,
+            math.fsum(part.pairs * part.error for part in mine) / pairs,
+        )
     return together
 
 
