@@ -144,9 +144,9 @@ def _findings():
 
 
 def _is_known(cell, known):
-    """Return whether a mean is among the known ones, to its digits, its ends as near as the text leaves them."""
+    """Return whether a mean is among the known ones, to its digits, and its ends within 8 % of the interval."""
     return any(
-        abs(cell[0] - mean) < 6e-4 and np.allclose(cell[1:], ends, rtol=0, atol=6e-4 + 0.05 * (ends[1] - ends[0]))
+        abs(cell[0] - mean) < 6e-4 and np.allclose(cell[1:], ends, rtol=0, atol=6e-4 + 0.08 * (ends[1] - ends[0]))
         for mean, *ends in known
     )
 
