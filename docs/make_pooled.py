@@ -199,7 +199,7 @@ def block() -> str:
 
 
 def _note() -> str:
-    """Return the note below the table, with what it says of the data."""
+    """Return the note below the table, with its counts and totals."""
     study, name = RECIPES["FP8, DeepSeek-V3's recipe (`dsv3`)"]
     arm = next(item for item in load(study).arms if item.name == name)
     studies = _studies(parts(arm, "training"))
