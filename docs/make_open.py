@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from make_figures import is_quick
 from pages import table
 
 from lowprec.study import Ablation, load, names
@@ -62,7 +63,7 @@ def quick_sizes() -> Iterator[tuple[str, ...]]:
     """Yield the studies of training that have run only at a quick size, with the cost of their full size."""
     for name, item in results().items():
         study = load(name) if name in names() else None
-        if isinstance(study, Ablation) and "--quick" in item["command"]:
+        if isinstance(study, Ablation) and is_quick(item):
             quick, hours = f"{item['core_seconds'] / 60:.0f} min", core_hours(study)
             yield f"[{name}](ablations.md#{name})", str(study.quick), quick, str(study.full), f"{hours:.1f} h"
 

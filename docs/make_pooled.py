@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import registrations
+from make_figures import is_quick
 from pages import table
 from scipy import stats
 
@@ -204,7 +205,7 @@ def _note() -> str:
     arm = next(item for item in load(study).arms if item.name == name)
     studies = _studies(parts(arm, "training"))
     results = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in studies}
-    quick = sum("--quick" in item["command"] for item in results.values())
+    quick = sum(map(is_quick, results.values()))
     blind, cells = re.findall(r"(\d+) cells of (\d+) alone would be void", " ".join(results["scaling"]["told"]))[0]
     return NOTE.format(
         total=_by_group(parts(arm, "total")), quick=quick, studies=len(studies), blind=blind, cells=cells
