@@ -19,7 +19,9 @@ def page(folder: str = "") -> str:
         shown = f"[{name}]({folder}/{name}.md)" if folder else f"`{name}`"
         kinds[kind.__name__] = kind.summary
         bits = getattr(entry, "fraction_bits", "")
-        rows.append((shown, takes, f"`{kind.__name__}`", bits, entry.output_format.name, entry.validated_against))
+        group = entry.group_size if takes != "any" else ""
+        result = entry.output_format.name
+        rows.append((shown, takes, f"`{kind.__name__}`", group, bits, result, entry.validated_against))
     orders = []
     for name in lp.gemm_libraries:
         entry = lp.gemm_libraries[name]
@@ -31,7 +33,16 @@ def page(folder: str = "") -> str:
 A matrix product consists of long sums, and tensor cores differ in how they add. A textbook rounds after every addition.
 A tensor core takes a *group* of products at once, aligns them with the largest, truncates bits too far below it (the
 number of *fraction bits* sets the limit), adds the rest exactly, and rounds or truncates the sum to the format of the
-result. An **accumulator** describes such a rule. Three of them on the same sum of 4096 equal terms:
+result. An **accumulator** describes such a rule; registers, which PTX and CUTLASS call accumulators, hold its results.
+
+NVIDIA's rule (`FusedSum`) in full: the exponent of a product is the sum of its operands' exponents; the significand of
+the product is not normalized. A zero product or a zero C has the exponent `zero_exponent`. E is the largest exponent of
+the group's products and of C, the sum so far. With F fraction bits, every term is truncated toward zero to a multiple
+of 2^(E - F), and the terms are added exactly. The sum is truncated toward zero to FP22 or float32, or rounded to
+nearest even to float16. Hopper's `wgmma` in FP8 has groups of 32, F = 13 and FP22; the result is the C of the next
+group.
+
+Three accumulators on the same sum of 4096 equal terms:
 
 ```python
 >>> import numpy as np, lowprec as lp
@@ -58,7 +69,7 @@ Which accumulator is an instruction?
 
 | instruction | accumulators |
 | --- | --- |
-| FP16, BF16 or TF32 on a GPU of one generation, from Volta to Blackwell and RTX Blackwell | `ampere_f16`, \
+| FP16 on a GPU from Volta to Blackwell and RTX Blackwell, BF16 and TF32 from Ampere on | `ampere_f16`, \
 `ampere_bf16`, `ampere_tf32`, and `ampere_f16_f16` with float16 results; the first word is the generation |
 | `wgmma.mma_async` m64nNk32 in FP8 (Hopper, sm_90) | `hopper_fp8`; with float16 results `hopper_fp8_f16` |
 | `mma.sync` m16n8k32 in FP8 on Ada (sm_89) | `ada_fp8`, `ada_fp8_f16` |
@@ -69,7 +80,7 @@ Which accumulator is an instruction?
 | `tcgen05.mma` kind::mxf4nvf4 with UE4M3 scales; with UE8M0 scales per 16 values | `blackwell_nvfp4`; \
 `blackwell_mxf4_16` |
 | `mma.sync` with block scales on RTX Blackwell | `rtx_blackwell_mxf8`, `rtx_blackwell_mxf4`, `rtx_blackwell_nvfp4` |
-| MFMA of AMD's CDNA1 to CDNA3 | `cdna1_f16`, ..., `cdna3_fp8` |
+| MFMA of AMD's CDNA1 to CDNA3; CDNA4 is not included | `cdna1_f16`, ..., `cdna3_fp8` |
 | WMMA of AMD's RDNA3 and RDNA4 | `rdna3_f16`, `rdna4_f16` (wave64), `rdna4_f16_wave32` |
 | RISC-V's dot products in drafts: Zvdota as Spike computes it, for VLEN = 128 | `zvdota_fp8`, `zvdota_bf16` |
 | RISC-V's matrix extension in draft, by its choices psm and rnd | `ime_bf16_rto`, `ime_bf16_frm`, `ime_bf16_xct`, \
@@ -80,8 +91,9 @@ Which accumulator is an instruction?
 
 All accumulators follow. *Verified by* is the evidence for a rule; [what is exact](exactness.md) has the number of sums
 compared. Of the results of an H200, the repository has a part (`reference_data/units`); counts are those of all. *Not
-zero_exponent* means that the recordings agree with every value that was tried, from 40 below to 8 above and none at
-all: this field rests on the source of the rule alone. Two products in float16 would determine it on a GPU:
+zero_exponent* means that the recordings agree with every value that was tried (published ones: from 40 below to 8 above
+and none at all; those of the H200: from 3 below to 1 above): this field rests on the source of the rule alone. Two
+products in float16 determine it. An H200 returns the first of these results; other GPUs have not been tried:
 
 ```python
 >>> a, b = np.zeros((2, 1, 16), np.float16)
@@ -94,7 +106,7 @@ all: this field rests on the source of the rule alone. Two products in float16 w
 
 ```
 
-{table(("name", "multiplies", "kind", "fraction bits", "result", "verified by"), rows)}
+{table(("name", "multiplies", "kind", "group", "fraction bits", "result", "verified by"), rows)}
 
 ## Libraries
 
@@ -124,6 +136,17 @@ kernel's order; for equal parts this returns the bits of `split_k` |
 
 {table(("name", "fields other than the defaults", "source"), orders)}
 
-A library's number of parts depends on the sizes and the GPU: give it as `split_k`, or as the blocks of `stream_k`. The
-bits of parts and trees follow from the sources that are named; they were not compared with a GPU.
+A library's number of parts depends on the sizes and the GPU: give it as `split_k`, or as the blocks of `stream_k`.
+Entries without a count of an H200's results follow from the sources that are named and were not compared with a GPU.
+
+Options of libraries for FP8 on Hopper:
+
+| option | in lowprec |
+| --- | --- |
+| `torch._scaled_mm(..., use_fast_accum=False)`; `True` | `library="cublaslt"`; `"cublaslt_fast"` |
+| CUTLASS schedules with `FP8FastAccum`; without | `promote_every=None`; `library="cutlass_2xacc"` |
+| Triton's `tl.dot(..., max_num_imprecise_acc=n)`, n a multiple of 32 that divides BLOCK_K, results in float32 | \
+`promote_every=n`; by default, Triton does not promote on Hopper |
+
+The row of Triton follows its compiler's source (the lowering to WGMMA), and was not compared with a GPU.
 """

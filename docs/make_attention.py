@@ -119,11 +119,14 @@ The columns, for head dimension D of queries and keys, and Dv of values:
 - *row sum*: order in which the values of a row of P are added. `QuadSum`: thread t of four (t = 0 to 3) adds keys 8i +
   2t and 8i + 2t + 1; the threads' sums s are added at the end, (s0 + s2) + (s1 + s3). `PackedPairSum`: in each tile,
   one thread has eight partial sums c, of keys i with i mod 8 = 0 to 7, and adds them as ((c0 + c2) + (c4 + c6)) + ((c1
-  + c3) + (c5 + c7)). `LaneSum`: vectors of 16 keys are added, and then the 16 lanes, 8 to 8, 4 to 4, and so on;
-  `in_lanes`: the last keys are also a vector. `QuadPairSum`: the threads of `QuadSum` add keys 8i + 2t and 8i + 2t + 1
-  first; the threads' sums are added as (s0 + s1) + (s2 + s3). `QuadQuartetSum`: the same, but four keys of sixteen are
-  added first, ((p[16i + 2t] + p[16i + 2t + 1]) + p[16i + 2t + 8]) + p[16i + 2t + 9]. `QuadTotalSum`: the threads of
-  `QuadSum` add the keys of one tile, and the tile's total is added to the sum of earlier tiles.
+  + c3) + (c5 + c7)). `LaneSum`: vectors of 16 keys are added, and then the 16 lanes, 8 to 8, 4 to 4, and so on.
+  `QuadPairSum`: the threads of `QuadSum` add keys 8i + 2t and 8i + 2t + 1 first; the threads' sums are added as (s0 +
+  s1) + (s2 + s3). `QuadQuartetSum`: the same, but four keys of sixteen are added first, ((p[16i + 2t] + p[16i + 2t +
+  1]) + p[16i + 2t + 8]) + p[16i + 2t + 9]. `QuadTileSum`: the threads of `QuadSum` add the keys of a tile to 0, one FMA
+  joins each thread's sum with that of earlier tiles, and the total is that of `QuadPairSum`. `QuadTotalSum`: the
+  threads of `QuadSum` add the keys of one tile, and the tile's total is added to the sum of earlier tiles.
+  `QuadOctetSum`: thread t adds keys 8t to 8t + 7 of every 32; the total is that of `QuadPairSum`. The sums of
+  `QuadQuartetSum` and `QuadTotalSum` start from 1, the others from 0.
 - *accumulator*: of Q K^T and of P V, if they differ. SageAttention's scores are integers, which float32 sums represent.
 - *P*: format of P, and the factor that multiplies it. A power of two also multiplies the sum of a row, and cancels.
   FlashInfer's 448 does not: V's scale is divided by it.
@@ -262,14 +265,14 @@ This kernel was not compared with a GPU.
 [Test vectors](test_vectors.md) check another emulator against the oracle, and name the wrong rule that explains its
 answers: `lowprec vectors write attention/fa3_fp8`, then `lowprec vectors compare`.
 
-lowprec makes two assumptions:
+lowprec makes two assumptions for all kernels; the sections on SageAttention list its own:
 
 - **`ex2.approx`, `tanh.approx`, reciprocal and logarithm**: entries for Hopper have [the bits of its
   functions](exactness.md#hopper-on-an-h200). Those for other GPUs compute the correctly rounded result. The hardware
   does not: PTX ISA 9.1 only bounds the errors of `ex2.approx` and of the reciprocal at 2 ulp. Float32 outputs of such a
   GPU can therefore differ in their last bits, and BF16 outputs near a rounding boundary can differ.
   (FlashAttention-4's polynomial consists of FMAs and is reproduced bit for bit.) If another GPU has Hopper's functions,
-  `kernel.with_(exp2=MufuExp2(), reciprocal=MufuReciprocal())` computes its bits.
+  `kernel.with_(exp2=MufuExp2(), reciprocal=MufuReciprocal())`, both from `lowprec.special.mufu`, computes its bits.
 - **Sinks** are computed without FMAs, as their sources are written. This was not checked in compiled kernels.
 
 The order of products within one instruction is not an assumption: the accumulators of these kernels add aligned and

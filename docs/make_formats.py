@@ -34,7 +34,7 @@ DIFFER = {
     "4) and round values between 2^-127 and 1.5 * 2^-127 to 2^-126; ml_dtypes and JAX convert 0 to NaN; ONNX's "
     "reference converts 2^-127 to 2^-126 when it rounds up. All other values agree.",
     "e2m3fn": "NaN: ml_dtypes returns -0, and +0 for -NaN; JAX returns -0 for both in E2M1; CUDA's satfinite and the "
-    "OCP presets return the maximum; gfloat raises an error.",
+    "OCP policies return the maximum; gfloat raises an error.",
     "e3m2fn": "See e2m3fn.",
     "e2m1fn": "See e2m3fn. DeepGEMM's helper rounds ties toward zero.",
     "bfloat16": "NaN: PyTorch 2.13 returns 0xFFFF in its AVX2 and AVX-512 loops and 0x7FC0 in scalar ones (float16 "
@@ -101,7 +101,7 @@ def checked(f: lp.Format) -> str:
     if f.name in ("fp22", "float32"):
         parts.append("encode: nearest even, saturating and not, on structured float32 and float64 with the oracle")
     else:
-        parts.append("encode: every mode and preset on critical values with the oracle")
+        parts.append("encode: every rounding and policy on critical values with the oracle")
     if f.name == "hif8":
         parts.append(
             "65,536 bfloat16, 65,536 float16 and 4,294,967,296 float32 (all) with en_dtypes 0.0.4: 0 differences"
@@ -113,7 +113,7 @@ def checked(f: lp.Format) -> str:
     if f.name in TORCH:
         parts.append("over 1.1 million float32 with PyTorch 2.13 and ONNX 1.23")
     if f.name in GFLOAT:
-        parts.append("five rounding modes on the critical values with gfloat 0.5.2")
+        parts.append("five roundings on the critical values with gfloat 0.5.2")
     return "; ".join(parts)
 
 
@@ -124,9 +124,9 @@ def policies() -> str:
         f = lp.formats[name]
         x = np.array(values, np.float32)
         rows = []
-        for preset in lp.policies:
-            codes = lp.encode(x, f, policy=preset)
-            rows.append([f"`{preset}`", *(f"0x{code:0{-(-f.bits // 4)}X}" for code in codes.tolist())])
+        for policy in lp.policies:
+            codes = lp.encode(x, f, policy=policy)
+            rows.append([f"`{policy}`", *(f"0x{code:0{-(-f.bits // 4)}X}" for code in codes.tolist())])
         parts.append(f"**{name}**\n\n" + table(["policy", *(f"{v:g}" for v in values)], rows))
     return "\n\n".join(parts)
 
@@ -144,7 +144,7 @@ def roundings() -> str:
 def bias() -> str:
     """Return the fraction of upward roundings in 2^20 stochastic draws, and its deviation in standard deviations."""
     n, rows = 1 << 20, []
-    for mode in ("stochastic", "stochastic_b", "stochastic_c"):
+    for rounding in ("stochastic", "stochastic_b", "stochastic_c"):
         for name in ("e4m3fn", "e5m2"):
             f = lp.formats[name]
             for place, at, unit in (("1 + f ulp", 1.0, f.eps), ("f subnormals", 0.0, f.smallest_subnormal)):
@@ -153,10 +153,12 @@ def bias() -> str:
                     x = np.float32(at + wanted * unit)
                     p = (float(x) - at) / unit
                     up = int(
-                        np.count_nonzero(lp.round_to(np.full(n, x), f, rounding=mode, seed=100 * len(rows) + i) > at)
+                        np.count_nonzero(
+                            lp.round_to(np.full(n, x), f, rounding=rounding, seed=100 * len(rows) + i) > at
+                        )
                     )
                     cells.append(f"{up / n:.5f} [{(up - n * p) / math.sqrt(n * p * (1 - p)):+.1f}]")
-                rows.append([f"`{mode}`", name, place, *cells])
+                rows.append([f"`{rounding}`", name, place, *cells])
     return table(["rounding", "format", "at", "f = 2^-12", "0.1", "0.5", "0.9"], rows)
 
 
@@ -235,13 +237,17 @@ gfloat if they are installed. The [conformance board](board.md) has the smallest
 
 ## Policies
 
-Codes that each preset gives for inputs that a format cannot represent. Overflow is detected after rounding.
+`lp.encode(x, "e4m3fn", policy="ocp_nonsat")` selects a policy. The default is `ocp_sat` for formats of up to 8 bits, so
+that 1000 becomes 448 in e4m3fn, and `ieee` for wider ones; ml_dtypes returns NaN, as `ocp_nonsat`. The tables have the
+codes that each policy gives for inputs that a format cannot represent. Overflow is detected after rounding.
 
 {policies()}
 
-## Rounding modes
+## Roundings
 
-Results of each rounding in e4m3fn (steps of 0.125 at 1, smallest value 2^-9 = {2.0**-9:.6g}):
+`lp.encode(x, "e4m3fn", rounding="toward_zero")` selects a rounding; the default is `nearest_even`. Stochastic roundings
+take the random bits of a seed, here 0. Results of each rounding in e4m3fn (steps of 0.125 at 1, smallest value 2^-9 =
+{2.0**-9:.6g}):
 
 {roundings()}
 
@@ -258,7 +264,7 @@ Known answers: three blocks each of Philox4x32-10 and Threefry2x32-20, eight wor
 The assignment of words to elements depends on a kernel's tiling and is not guaranteed: TransformerEngine takes the
 words of subsequence = thread in order, one for each `cvt.rs` of four elements. JAX's order was not compared with JAX.
 
-## Stochastic rounding is unbiased
+## Bias of stochastic rounding
 
 Share of 2^20 draws that were rounded up, and in brackets its distance from f in standard deviations; 24 random bits.
 

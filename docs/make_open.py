@@ -26,8 +26,8 @@ this project started from: {words}.
   initial weights found +0.333 % [+0.027, +0.638] and +0.119 % [-0.104, +0.342]
   ([findings](findings.md)).
 - Whether FP8's cost accumulates, saturates or heals over a longer training.
-- Which number of accumulator bits a long training needs, whose sums have 64k products and more: with sums of up to
-  2048, no difference of ten bits from float32 is shown, and seven are worse ([findings](findings.md)).
+- How many fraction bits the sums of a long training need, which have 64k products and more: with sums of up to 2048,
+  no difference of ten bits from float32 is shown, and seven are worse ([findings](findings.md)).
 - Under which condition output gradients in blocks, or scales of earlier steps, make a training diverge.
 - Whether what four bits cost falls with a model's size or with its learning rate.
 - Anything about outliers that grow over billions of tokens, or about models a thousand times larger.

@@ -73,7 +73,8 @@ COLUMNS = (
 def page() -> str:
     """Return docs/quantizers.md."""
     doc = (rules.__doc__ or "").split("\n\n")
-    arithmetics = next(part for part in doc if part.startswith("======"))
+    table_at = next(i for i, part in enumerate(doc) if part.startswith("======"))
+    arithmetics, *symbols = doc[table_at : table_at + 3]
     lines = [
         "# Quantizers", "",
         "Generated from `lowprec.quantizers` by `python docs/refresh.py`. Every entry is compared with exact rational",
@@ -83,7 +84,7 @@ def page() -> str:
         "A scale multiplies codes back to values. All operations are in float32, each rounded to nearest even.",
         "`amax` is the largest magnitude of the block, `max` the largest element, `emax` its exponent.", "",
         "## Scale calculation", "",
-        "```", arithmetics.strip(), "```", "",
+        "```", arithmetics.strip(), "```", "", *(part.strip().replace("``", "`") + "\n" for part in symbols),
         "## The catalogue", "",
         "`lowprec quantizers` lists all quantizers, `lowprec quantizers NAME` shows every field of one.", "",
         table(COLUMNS, map(_row, map(lp.quantizers.get, lp.quantizers))),

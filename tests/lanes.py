@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 import rooms
 
 COSTS = Path(__file__).with_name("costs.json")
+ROOT = COSTS.parents[1]
 UNKNOWN = 0.3  # seconds of a function that costs.json does not list yet
 OPTIONAL = ("torch", "jax")  # what needs them is skipped in the tests' own environment, and has no cost
 HEAVIER = ("ci", "exhaustive", "peers", *OPTIONAL)  # marks that "not slow" leaves out as well
@@ -230,7 +231,11 @@ class Meter(numba.core.event.Listener):
         if self.config.getoption("--costs") == "write":
             files = {name.split("::")[0] for name in collected}
             # A run of one function of a file says nothing about the others: only functions that are gone go.
-            kept = {name: cost for name, cost in known.items() if name in collected or name.split("::")[0] not in files}
+            kept = {
+                name: cost
+                for name, cost in known.items()
+                if name in collected or (name.split("::")[0] not in files and (ROOT / name.split("::")[0]).exists())
+            }
             lines = [f"{json.dumps(name)}: {json.dumps(cost)}" for name, cost in sorted({**kept, **measured}.items())]
             COSTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
             return

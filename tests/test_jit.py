@@ -185,6 +185,7 @@ import contextlib, hashlib, json, sys
 import numpy as np
 import entries, public_calls
 import lowprec as lp
+from lowprec.scaling.block_formats import block_formats
 
 X, out = np.concatenate([entries.numbers()] * 2), {}  # with NaN
 

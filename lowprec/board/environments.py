@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import pkgutil
+import shutil
 import subprocess
 import sys
 import threading
@@ -116,9 +117,9 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
 def _installed(folder: Path, module: ModuleType, progress: Callable[[str], None]) -> str:
     """Install the requirements of an adapter, once, and return the path of the environment's Python."""
     python, done = folder / "bin" / "python", folder / "needs.txt"
-    if not python.exists():
+    if not done.exists():  # Python alone may be of an interrupted call, without pip
         progress("makes an environment")
-        _run([sys.executable, "-m", "venv", os.fspath(folder)], 300)
+        _run([sys.executable, "-m", "venv", "--clear", os.fspath(folder)], 300)
     known = done.read_text().splitlines() if done.exists() else []
     for needs in (module.NEEDS, *getattr(module, "THEN", ())):
         if (line := " ".join(needs)) not in known:
@@ -135,10 +136,15 @@ def _written(module: ModuleType, cache: Path) -> Path:
     arrays = [inputs(key) for key in keys]
     folder = cache / "inputs" / hashlib.sha256(" ".join([*keys, digest(arrays)]).encode()).hexdigest()[:16]
     if not folder.exists():
-        part = make_folder(folder.with_suffix(".part"))
+        part = make_folder(folder.with_suffix(f".{os.getpid()}"))
         for key, array in zip(keys, arrays, strict=True):
             np.save(part / f"{key.replace('/', '_')}.npy", array)
-        part.rename(folder)
+        try:
+            part.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+            shutil.rmtree(part)  # another process was first, with the same arrays
     return folder
 
 

@@ -46,7 +46,7 @@ def update(
         adapter_of(package)
     for file in (record, text):
         make_folder(file.parent)
-    board = read_json(record) if record.exists() else {"packages": {}, "cells": []}
+    board = _read(record)
     for package in chosen:
         operations: list[Operation] = adapter_of(package).OPERATIONS
         try:
@@ -63,6 +63,7 @@ def update(
                 else cell(operation, found[operation.name], rules_of(package, operation.name))
             )
             cells.append(facts(package, operation) | answer)
+        board = _read(record)  # another process may have added packages
         known = {name: value for name, value in notes.items() if name in ("versions", "host", "error")}
         board["packages"] = dict(sorted((board["packages"] | {package: known}).items()))
         board["cells"] = sorted(
@@ -70,6 +71,11 @@ def update(
         )
         write_json(record, board)
         write_text(text, page(board))
+    return board
+
+
+def _read(record: Path) -> dict[str, Any]:
+    board: dict[str, Any] = read_json(record) if record.exists() else {"packages": {}, "cells": []}
     return board
 
 

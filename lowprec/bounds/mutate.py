@@ -101,7 +101,7 @@ def mutate(
 
 def _run(target: str, fault: str, command: Sequence[str], timeout: float) -> _Run:
     with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder, "record.json")
+        record = Path(folder, "record")
         job = json.dumps({"target": target, "fault": fault, "record": str(record)})
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, _JOB: job, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -111,8 +111,9 @@ def _run(target: str, fault: str, command: Sequence[str], timeout: float) -> _Ru
             done = subprocess.run(whole, env=env, capture_output=True, text=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:
             return _Run(-1, {}, True, f"stopped after {timeout:g} s")
-        calls, changed = json.loads(record.read_text()) if record.exists() else ({}, False)
-        return _Run(done.returncode, calls, changed, done.stdout + done.stderr)
+        parts = [json.loads(part.read_text()) for part in record.parent.iterdir()]
+        calls = {test: passed for calls, _ in parts for test, passed in calls.items()}
+        return _Run(done.returncode, calls, any(changed for _, changed in parts), done.stdout + done.stderr)
 
 
 # --- the plugin ------------------------------------------------------------------------------------------------------
@@ -174,9 +175,9 @@ class _Plugin:
             self.calls[report.nodeid] = bool(report.passed)
 
     def pytest_unconfigure(self) -> None:
-        """Restore the kernel, and write the record."""
+        """Restore the kernel, and write the record of this process; pytest-xdist has several."""
         setattr(self.owner, self.name, self.original)
-        Path(self.record).write_text(json.dumps([self.calls, self.changed]))
+        Path(f"{self.record}.{os.getpid()}").write_text(json.dumps([self.calls, self.changed]))
 
 
 def pytest_configure(config: Any) -> None:

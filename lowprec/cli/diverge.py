@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from .arrays import _writable_file
-from .identify import _progress
-from .output import Cell, CommandError, emit, machine_readable, output_format
+from .output import Cell, CommandError, count_progress, emit, machine_readable, output_format
 
 
 @click.command("diverge")
@@ -52,7 +51,7 @@ def diverge_command(
     from ..parity.recording import load_recording
 
     found = diverge(load_recording(folders[0]), load_recording(folders[1], pairs), seconds=seconds,
-                    progress=_progress())  # fmt: skip
+                    progress=count_progress("diverge", "candidates tried"))  # fmt: skip
     if output_format():
         first = found.first
         rows: list[tuple[str, Cell]] = [

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .arrays import _writable_file
 from .mma import _members
-from .output import Cell, CommandError, emit, machine_readable, naming, output_format
+from .output import Cell, CommandError, count_progress, emit, machine_readable, naming, output_format
 
 if TYPE_CHECKING:
     from ..diagnose.identify.identification import Identification
 
 _MAX_ROWS = 10
-_SHOW_EVERY = 5.0  # seconds between two lines of progress
 
 
 @click.command("identify")
@@ -70,7 +68,9 @@ def identify_command(
     dumps = [_arguments(path) for path in (dump, *also)]
     with naming(dump, *also):
         others = tuple((arguments | formats) for arguments in dumps[1:])
-        found = identify(**dumps[0], **formats, also=others, seconds=seconds, progress=_progress())
+        found = identify(
+            **dumps[0], **formats, also=others, seconds=seconds, progress=count_progress("identify", "candidates tried")
+        )
     _report(found, max_rows)
     if write_probes is not None:
         _write_probes(found, write_probes)
@@ -115,19 +115,6 @@ def _identify_attention(path: str, seconds: float, max_rows: int) -> None:
     emit(columns, rows if machines else rows[:max_rows], "Attention kernels compared with the outputs")
     if not found.explaining:
         sys.exit(1)
-
-
-def _progress() -> Callable[[int], None] | None:
-    """Return a function that prints the number of candidates tried, every few seconds, or None without a terminal."""
-    start = last = time.monotonic()
-
-    def show(tried: int) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last >= _SHOW_EVERY:
-            last = now
-            click.echo(f"identify: {tried:,} candidates tried in {now - start:.0f} s", err=True)
-
-    return show if sys.stderr.isatty() else None
 
 
 def _arguments(path: str) -> dict[str, Any]:

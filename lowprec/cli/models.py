@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from .arrays import _writable_file
 from .output import Cell, CommandError, emit, machine_readable, output_format, progress_bar
 
 
@@ -67,6 +68,7 @@ def eval_command(
         load_recipe(name)
     if figure is not None and Path(figure).suffix not in (".png", ".svg", ".pdf"):
         raise CommandError(f"--figure must end in .png, .svg or .pdf, got {figure}")
+    _writable_file(figure)
     model, tokens = _loaded(folder, data, window, max_windows)
     from ..torch import evaluation as run
 

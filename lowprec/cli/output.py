@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -119,6 +121,20 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def count_progress(command: str, what: str) -> Callable[[int], None] | None:
+    """Return a function that prints a count on stderr, every few seconds, or None without a terminal."""
+    start = last = time.monotonic()
+
+    def show(count: int) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= _SHOW_EVERY:
+            last = now
+            click.echo(f"{command}: {count:,} {what} in {now - start:.0f} s", err=True)
+
+    return show if sys.stderr.isatty() else None
+
+
+_SHOW_EVERY = 5.0  # seconds
 _WORD = 40  # a longer word may be broken
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .arrays import _writable_file
-from .output import Cell, CommandError, emit, machine_readable, output_format
+from .output import Cell, CommandError, count_progress, emit, machine_readable, output_format
 
 if TYPE_CHECKING:
     from ..order.order import Order
@@ -70,7 +69,7 @@ def reveal_command(
     try:
         if target is not None:
             found: Order | dict[str, Any] = reveal(
-                _function("reveal", target), n, seconds=seconds, progress=_progress(), **given
+                _function("reveal", target), n, seconds=seconds, progress=count_progress("reveal", "calls"), **given
             )
         elif answers:
             found = next_probes([_members(path) for path in answers], n, **of_answers)
@@ -215,13 +214,3 @@ def _write_probes(arrays: dict[str, Any], path: str | None) -> None:
         )
     write_bytes(path, npz_bytes(arrays))
     click.echo(f"wrote {path}: {count} inputs of {n} numbers; add their outputs as d [{count}]", err=True)
-
-
-def _progress() -> Callable[[int], None] | None:
-    """Return a function that prints the number of calls, or None without a terminal."""
-    start = time.monotonic()
-
-    def show(calls: int) -> None:
-        click.echo(f"reveal: {calls:,} calls in {time.monotonic() - start:.0f} s", err=True)
-
-    return show if sys.stderr.isatty() else None

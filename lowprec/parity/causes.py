@@ -83,7 +83,7 @@ def describe_sum(op: Operation) -> str:
     for name in (name for name in orders if orders[name].is_defined_for(n)):
         sums = np.array([orders[name](n).sum(row) for row in data], np.float32)
         for how, made in _finished(sums, n, op.kind.startswith("aten.mean")).items():
-            if np.array_equal(made, recorded[:, 0]):
+            if np.array_equal(made, recorded[:, 0], equal_nan=True):
                 fits.append(f"{name}{how}")
     if not fits:
         return f"no order in lp.orders gives its {len(rows)} stored sums of {n} numbers; `lowprec reveal` finds others"

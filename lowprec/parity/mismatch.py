@@ -149,8 +149,8 @@ class Mismatch:
         )
         rows.append(("sum (not additive)", alone, saved, ""))
         for name, alone, saved, mark in rows:
-            first = f"{'no such accumulator':>18s}" if math.isnan(alone) else f"{alone:10.2e} {alone / whole:7.0%}"
-            second = f"{'no such accumulator':>17s}{'':3s}" if math.isnan(saved) else f"{saved / whole:+17.0%}"
+            first = f"{'n/a':>18s}" if math.isnan(alone) else f"{alone:10.2e} {alone / whole:7.0%}"
+            second = f"{'n/a':>17s}" if math.isnan(saved) else f"{saved / whole:+17.0%}"
             lines.append(f"{name:32s} {first} {second}{mark}".rstrip())
         return [*lines, "* larger than two standard errors"]
 

@@ -21,19 +21,19 @@ e8m0fnu      even_1bit         as even, with one mantissa bit for every element 
 e8m0fnu      amax/max          s = the smallest power of two not below amax / max ("round up", RCEIL)
 e8m0fnu      amax*(1/max)      as amax/max, of amax * fl(1 / max)
 e8m0fnu      max/amax          m = min(max / amax, FLT_MAX) with its mantissa cleared; x * m; s = 1 / m
-others       te_folded         e = b * max / amax_tensor, g = 1 / e; s = S(amax * (e * fl(1 / max))); x * 1 / (s * g)
-others       direct            e, g as above; s = S(amax / max * e); x * 1 / (s * g)
+others       te_folded         e = b * max / amax_tensor, g = 1 / e; s = S(amax * (e * fl(1 / max))); x * (1 / (s * g))
+others       direct            e, g as above; s = S(amax / max * e); x * (1 / (s * g))
 others       two_quotients     g = amax_tensor / (b * max); s = S(amax / max / g); x * (1 / g / s)
 others       one_quotient      g as above; s = S(amax / (max * g)), S(1) if that is 0; x / (s * g)
-others       block_scale_only  s = S(amax / max); x * 1 / s, or x / s; without a scale of the tensor
+others       block_scale_only  s = S(amax / max); x * (1 / s), or x / s; without a scale of the tensor
 ============ ================= =========================================================================================
 
 `b` is `max_block_scale`; `amax_tensor` and `g` are those of the whole tensor, or of each row with
 ``tensor_scale="row"``.
 
-Where the scale is a power of two, ``x / s`` and ``x * (1 / s)`` are the same number. S(...) rounds to the scale format,
-such as E4M3, and saturates. Inverses that overflow become FLT_MAX, and scales or divisors that underflow 2^-149, so
-that no zero becomes NaN.
+fl(...) is a value rounded to float32; S(...) rounds to the scale format, such as E4M3, and saturates. Where the scale
+is a power of two, ``x / s`` and ``x * (1 / s)`` are the same number. Inverses that overflow become FLT_MAX, and scales
+or divisors that underflow 2^-149, so that no zero becomes NaN.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ class DecodeFamily(Family):
         return SetSpec(definition, *fields_, points, lambda words: (_as_float32(words[0], f),), "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield other formats of the same width, and changes to subnormals and zeros."""
+        """Yield other formats of the same width, changes to subnormals and zeros, and a bias that is one too large."""
         f = format_of(parts[0])[1]
         width, sign = f.width + f.signed, 1 << f.width
 
@@ -360,9 +360,13 @@ class DecodeFamily(Family):
             code = words[0]
             return (_as_float32(code // sign * sign if code % sign < 1 << f.mantissa_bits else code, f),)
 
+        def halved(words: Words) -> Words:
+            return (encode(decode(words[0], f) / 2, FLOAT32, "nonsaturate"),)
+
         if f.mantissa_bits and f.has_zero and f.subnormals and f.exponent_bits:
             yield Rule("subnormals flushed to zero", flushed, True)
             yield Rule("subnormals as if normal", lambda words: (_as_float32(_hidden(words[0], f), FLOAT32),), True)
+        yield Rule("exponent bias one too large", halved, True)
         for name in with_fields():
             other = fields(formats[name])
             if other.width + other.signed == width and other != f:

@@ -233,11 +233,12 @@ def row(s: VectorSet, difference: Difference) -> dict[str, Any]:
     """
     vector, theirs = difference.vector, difference.theirs
     fields = spread(s.results)
-    at = [i for i, (a, b) in enumerate(zip(vector.results, theirs, strict=True)) if a != b]
-    several = f"[{at[0]}] " if len(fields) > 1 else ""
-    first = fields[at[0]]
+    words = zip(fields, vector.results, theirs, strict=True)
+    any_nan = s.nan == "any"
+    at = next(i for i, (f, a, b) in enumerate(words) if a != b and not (any_nan and f.is_nan(a) and f.is_nan(b)))
+    several = f"[{at}] " if len(fields) > 1 else ""
     return {
         "vector": difference.index, "input": shown(s.inputs, vector.inputs),
-        "theirs": several + _shown(first, theirs[at[0]]), "ours": several + _shown(first, vector.results[at[0]]),
+        "theirs": several + _shown(fields[at], theirs[at]), "ours": several + _shown(fields[at], vector.results[at]),
         "exercises": vector.label,
     }  # fmt: skip

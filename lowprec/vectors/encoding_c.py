@@ -15,7 +15,8 @@ int main(void) {{
     for (size_t i = 0; i < {count}; i++) {{
         {declared}
         LOWPREC_FUNCTION({arguments});
-        int same = {same};
+        int same = 1;
+        {same}
         if (!same && wrong++ < 10) {{
             printf("vector %zu, %s:", i, {stem}_labels[{stem}_label[i]]);
             {shown}
@@ -63,23 +64,38 @@ def _main(s: VectorSet, own: str) -> str:
     parameters += [f"{_type(f)} *{f.name}" for f in s.results]
     declared = " ".join(f"{_type(f)} {f.name}[{f.count}];" for f in s.results)
     arguments = [f"{own}_{f.name}[i]" for f in s.inputs] + [f.name for f in s.results]
-    compared = " && ".join(f"!memcmp({f.name}, &{own}_{f.name}[i], sizeof {f.name})" for f in s.results)
+    compared = "\n        ".join(_compared(f, own, s.nan == "any") for f in s.results)
     shown = "\n            ".join(
         f'for (int j = 0; j < {f.count}; j++) printf(" {f.name} %0{f.digits}llx, yours %0{f.digits}llx", '
         f"(unsigned long long)((const {_type(f)} *)&{own}_{f.name}[i])[j], (unsigned long long){f.name}[j]);"
         for f in s.results
     )
-    if s.nan == "any":
-        compared = f"({compared}){''.join(_any_nan(f, own) for f in s.results)}"
     return _MAIN.format(
         file=f"{own}.h", parameters=", ".join(parameters), count=f"{own.upper()}_COUNT", declared=declared,
         arguments=", ".join(arguments), same=compared, stem=own, shown=shown, name=s.name,
     )  # fmt: skip
 
 
-def _any_nan(field: Field, own: str) -> str:
-    """Return C code that accepts any float32 NaN in place of another."""
-    if field.bits != 32 or field.count != 1:
-        return ""
-    here = f"{own}_{field.name}[i]"
-    return f" || (({here} & 0x7fffffff) > 0x7f800000 && ({field.name}[0] & 0x7fffffff) > 0x7f800000)"
+def _compared(field: Field, own: str, any_nan: bool) -> str:
+    """Return C code that compares the words of a field; with `any_nan`, one NaN is as good as another."""
+    same = "a == b"
+    if any_nan and (ranges := _nan_ranges(field)):
+        a, b = (" || ".join(f"({x} >= 0x{low:x} && {x} <= 0x{high:x})" for low, high in ranges) for x in "ab")
+        same += f" || (({a}) && ({b}))"
+    ours = f"((const {_type(field)} *)&{own}_{field.name}[i])[j]"
+    return f"""for (int j = 0; j < {field.count}; j++) {{
+            unsigned long long a = {ours}, b = {field.name}[j];
+            same &= {same};
+        }}"""
+
+
+def _nan_ranges(field: Field) -> list[tuple[int, int]]:
+    """Return the first and the last word of each run of NaNs."""
+    if field.format is None:
+        return []
+    if field.bits > 16:  # IEEE formats
+        infinity, sign = ((1 << field.format.exponent_bits) - 1) << field.format.mantissa_bits, 1 << field.format.width
+        return [(s + infinity + 1, s + sign - 1) for s in (0, sign)]
+    nan = [word for word in range(1 << field.bits) if field.is_nan(word)]
+    starts = [word for word in nan if word - 1 not in nan]
+    return [(start, next(word for word in nan if word >= start and word + 1 not in nan)) for start in starts]

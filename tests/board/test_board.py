@@ -223,7 +223,7 @@ def test_a_package_that_cannot_run_has_a_row_with_the_reason(
 ) -> None:
     monkeypatch.setattr(environments, "_installed", lambda *_: sys.executable)
     monkeypatch.setattr(environments, "_START", f"{start}\n")
-    board = _update(tmp_path, 0.5)
+    board = _update(tmp_path, 0.5 if "sleep" in start else 60)
     assert [reason in cell["error"] for cell in board["cells"]] == [True]
     assert reason in (tmp_path / "b.md").read_text()
 

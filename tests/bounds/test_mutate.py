@@ -46,6 +46,13 @@ def test_faults_that_a_suite_lets_live_are_reported(suite):
 
 
 @pytest.mark.ci
+def test_a_suite_may_run_in_several_processes(suite):
+    command = ["pytest", "-q", "-n", "2", "--rootdir", str(suite.parent), str(suite)]
+    (zeros,) = mutate("mutated_kernel:mm", command, ["zeros"])
+    assert [name.rpartition("::")[2] for name in (*zeros.failed, *zeros.passed)] == ["test_loose", "test_shape"]
+
+
+@pytest.mark.ci
 def test_a_suite_that_cannot_be_judged_is_refused(suite):
     command = ["pytest", "-q", "--rootdir", str(suite.parent), str(suite)]
     with pytest.raises(ValueError, match="got no test that does"):

@@ -53,15 +53,6 @@ def test_light_commands_load_nothing_heavy(line):
     assert python("-c", code, *line.split()).split() == []
 
 
-def test_help_answers_at_once():
-    times = []
-    for _ in range(3):  # processor time: on a busy machine even an empty interpreter starts slowly
-        before = os.times()
-        python("-m", "lowprec", "--help")
-        times.append(sum(os.times()[2:4]) - sum(before[2:4]))
-    assert min(times) < 0.2
-
-
 def test_module_and_script_are_one():
     shown = python("-m", "lowprec", "--help")
     assert shown.startswith("Usage: lowprec [OPTIONS] COMMAND [ARGS]...")

@@ -73,7 +73,7 @@ def test_no_cause_is_tried_if_nothing_differs(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("lowprec.diagnose.check.search.CauseSearch.of_stage", None)
     x = brain((32, 256))
     assert lp.check(lp.quantize(x, "nvfp4_te"), x)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="not callable"):
         lp.check(lp.quantize(x, "nvfp4_te"), 2 * x)
 
 

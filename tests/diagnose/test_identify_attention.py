@@ -91,7 +91,7 @@ def test_codes_are_numbers() -> None:
 def test_what_nothing_explains_names_the_nearest_kernel() -> None:
     q, k, v, out, lse = dump("sdpa_math", m=12)
     out[0, 0, 3] *= np.float32(1.25)
-    found = lp.identify_attention(q, k, v, out, lse, seconds=1)
+    found = lp.identify_attention(q, k, v, out, lse)
     assert found.sentence.startswith("no kernel reproduces the 384 outputs; nearest is sdpa_math, which gives 368")
     assert not found.explaining
 
@@ -145,6 +145,8 @@ def test_all_sequences_must_be_near() -> None:
         ({"window": (1,)}, r"window must be two integers, left and right, got \(1,\)"),
         ({"splits": 0}, "splits must be an integer >= 1, got 0"),
         ({"o": np.full((1, 2, 5, 16), np.nan, np.float32)}, "o must be near .* a relative error of inf"),
+        ({"descale": 0.5}, "descale must be three scales, .*, got 1"),
+        ({"descale": np.array(0.5)}, "descale must be three scales, .*, got 1"),
         ({"layout": "mbhd"}, "layout must be 'bhmd' or 'bmhd', got 'mbhd'"),
         ({"softcap": -1}, "softcap must be a finite number > 0, got -1"),
     ],

@@ -1,10 +1,12 @@
 """Recordings written here, without PyTorch: what `diverge` finds in products and sums, and files that are wrong."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from recorded_folders import Folder, replace_value
+from tools import command
 
 import lowprec as lp
 from lowprec.parity.diverge import diverge
@@ -151,6 +153,31 @@ def test_orders_of_both_sides_of_a_mean(tmp_path):
     )
     wrong = mean(tmp_path / "c", "pairwise", lambda sums: sums * np.float32(0.9))
     assert "no order in lp.orders gives its 40 stored sums" in diverge(divided, wrong).causes[1]
+
+
+def test_a_sum_with_nan_has_an_order(tmp_path):
+    x = np.random.default_rng(0).standard_normal((3, 200), np.float32)
+    x[1, 7] = np.nan
+    sides = []
+    for name in ("sequential", "pairwise"):
+        sums = np.float32([[lp.orders[name](200).sum(row)] for row in x])
+        sides.append(Folder(tmp_path / name).add("m/aten.sum.dim#0", (x,), sums, ("-1", "True")).close())
+    found = diverge(*sides)
+    assert found.causes[0] == "A: its 3 stored sums of 200 numbers are those of sequential"
+
+
+def test_the_command(tmp_path):
+    folders = [product(tmp_path / name, name) for name in ("hopper_fp8", "blackwell_fp8")]
+    a, b = (str(tmp_path / name) for name in ("hopper_fp8", "blackwell_fp8"))
+    found = {
+        row["name"]: row["value"] for row in json.loads(command("diverge", a, b, "--seconds", 0, "--json", code=1))
+    }
+    assert (found["compared"], found["operation"]) == (1, "mlp/aten._scaled_mm#0")
+    assert found["result"] == diverge(*folders, seconds=0).sentence
+    assert command("diverge", a, a)
+    assert "--rename must be OLD=NEW, got 'mlp'" in command("diverge", a, b, "--rename", "mlp", code=2)
+    command("diverge", "--write-recorder", tmp_path / "recorder.py")
+    assert (tmp_path / "recorder.py").read_bytes() == (Path(lp.__file__).parent / "torch" / "recorder.py").read_bytes()
 
 
 def test_an_operation_between_two_others(tmp_path):

@@ -29,7 +29,7 @@ def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
         pids = list(executor._client.run(os.getpid).values())
 
         def kill_one():
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 600
             while time.monotonic() < deadline:
                 if any(run["status"] == "running" for run, _ in results(planned.folder).values()):
                     os.kill(pids[0], signal.SIGKILL)
@@ -66,14 +66,3 @@ def test_a_scheduler_without_workers_is_said_so():
         cluster(empty.scheduler_address, connect_timeout=0.5),
     ):
         pass
-
-
-def test_missing_dask_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(executors, "find_spec", lambda name: None)
-    with pytest.raises(StudyError, match=r"pip install 'lowprec\[cluster\]'"), cluster("local"):
-        pass
-
-
-def test_jobs_and_scheduler_exclude_each_other():
-    result = command("ablate", "fp8_vs_bf16", "--jobs", 2, "--scheduler", "local")
-    assert (result.exit_code, result.stderr) == (2, "error: --jobs and --scheduler are mutually exclusive\n")

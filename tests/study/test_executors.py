@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import small_trainer
-from contract import branches
+from contract import branches, command
 from refusals import refusals
 from rich.console import Console
 from toys import SEARCH, SMALL, make, results, summarize
@@ -22,7 +22,9 @@ from toys import SEARCH, SMALL, make, results, summarize
 import lowprec as lp
 from lowprec.study import Setting, run_study
 from lowprec.study.run import executors, runner, warm
+from lowprec.study.run.executors import cluster
 from lowprec.study.run.progress import Display, Lines, Snapshot
+from lowprec.study.run.store import StudyError
 from lowprec.tensorcore.engines.selection import kernel_in_use
 
 TOY = branches()
@@ -68,6 +70,17 @@ def test_two_threads_here_and_single_thread_workers_of_the_real_trainer_give_the
     assert first["again"] == study.reference[0].curve[0]
     assert abs(first["perturb"] / first["again"] - 1) < 1e-3
     assert abs(first["dsv3"] / first["again"] - 1) < 1e-2
+
+
+def test_missing_dask_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(executors, "find_spec", lambda name: None)
+    with pytest.raises(StudyError, match=r"pip install 'lowprec\[cluster\]'"), cluster("local"):
+        pass
+
+
+def test_jobs_and_scheduler_exclude_each_other():
+    result = command("ablate", "fp8_vs_bf16", "--jobs", 2, "--scheduler", "local")
+    assert (result.exit_code, result.stderr) == (2, "error: --jobs and --scheduler are mutually exclusive\n")
 
 
 # --- progress --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from peers import missing
 from tools import command
 
 from lowprec.vectors.catalogue import split, vectors
-from lowprec.vectors.compare import compare
+from lowprec.vectors.compare import Difference, compare, row
+from lowprec.vectors.vectors import spread
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -59,6 +60,27 @@ def test_a_c_header_tests_the_encoder_itself(compiler: str, tmp_path: Path) -> N
         assert f"{wrong} of 2094 vectors differ" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["quantize/te_current", "quantize/nvfp4_te", "decode/e5m2"])
+def test_a_c_header_compares_every_word_and_takes_any_nan(name: str, compiler: str, tmp_path: Path) -> None:
+    """A function that always gives NaN, of another payload, is right for results of NaN alone."""
+    s = vectors(name)
+    run("write", s.name, "--encoding", "c", "--out", tmp_path)
+    nan = [max((w for w in range((1 << f.bits) - 1) if f.is_nan(w)), default=0) if f.bits <= 8 else 0xFFC00001
+           for f in s.results]  # fmt: skip
+    answer = [word for f, word in zip(s.results, nan, strict=True) for _ in range(f.count)]
+    wrong = sum(not s.same(v.results, tuple(answer)) for v in s.vectors)
+    names = ", ".join(f.name for f in (*s.inputs, *s.results))
+    given = "".join(f"(void)({f.name}); " for f in s.inputs)
+    for f, word in zip(s.results, nan, strict=True):
+        given += f"for (int k = 0; k < {f.count}; k++) {f.name}[k] = {word}u; "
+    (tmp_path / "mine.h").write_text(f"#define LOWPREC_FUNCTION({names}) do {{ {given}}} while (0)\n")
+    command = [compiler, "-Wall", "-Wextra", "-Werror", "-DLOWPREC_SELF_TEST", "-include", "mine.h", "-x", "c"]
+    subprocess.run([*command, tmp_path / f"{s.stem}.h", "-o", "test"], check=True, cwd=tmp_path)
+    done = subprocess.run([tmp_path / "test"], capture_output=True, text=True, check=False)
+    assert f"{wrong} of {len(s)} vectors differ" in done.stdout
+    assert wrong < len(s) or not name.startswith("decode")
+
+
 def test_results_in_a_file(tmp_path: Path) -> None:
     s = vectors("decode/e2m1fn")
     right = tmp_path / "right.txt"
@@ -73,6 +95,16 @@ def test_results_in_a_file(tmp_path: Path) -> None:
         "exercises": "least subnormal",
     }  # fmt: skip
     assert len(rows) == 2
+
+
+def test_the_word_that_differs_is_shown_and_no_other_nan() -> None:
+    s = vectors("quantize/te_current")
+    vector = next(v for v in s.vectors if spread(s.results)[0].is_nan(v.results[0]))
+    at = next(i for i, f in enumerate(spread(s.results)) if not f.is_nan(vector.results[i]))
+    theirs = list(vector.results)
+    theirs[0] ^= 0x80  # another NaN
+    theirs[at] ^= 1
+    assert row(s, Difference(0, vector, tuple(theirs)))["theirs"].startswith(f"[{at}] ")
 
 
 @pytest.mark.peers

@@ -176,12 +176,14 @@ def _read(
     if len({x.ndim for x in values}) > 1 or not 2 <= values[0].ndim <= 4:
         shapes = ", ".join(str(x.shape) for x in values)
         raise ValueError(f"identify_attention: q, k, v and o must have the same 2 to 4 axes, got {shapes}")
-    of_threads = any(np.ndim(x) > 2 for x in options.get("descale", ()))
-    if len(options.get("descale", (1, 1, 1))) != 3:
+    given = options.get("descale", (1, 1, 1))
+    count = len(given) if np.iterable(given) else 1
+    if count != 3:
         raise ValueError(
             "identify_attention: descale must be three scales, since kernels with scales of blocks are not identified, "
-            f"got {len(options['descale'])}"
+            f"got {count}"
         )
+    of_threads = any(np.ndim(x) > 2 for x in given)
     rule: OperandScales = ThreadScales() if of_threads else HeadScales()
     layouts = _LAYOUTS if values[0].ndim == 4 else _LAYOUTS[:1]
     if layout is not None:
