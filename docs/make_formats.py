@@ -48,7 +48,7 @@ DIFFER = {
     "dl8": "IBM's simulation converts E4M3's numbers below the smallest, 1 to 4 times 2^-9, to +0.",
     "dl16": "IBM's simulation, in float32, rounds ties away from zero (`nearest_away`) and returns Inf, for which the "
     "format has its NaN, and +0 for a negative number that becomes zero.",
-    "ue5m3": "Negative values: NaN, or zero under the saturating presets of P3109.",
+    "ue5m3": "Negative values: NaN, or zero under the saturating policies of P3109.",
 }
 
 PROBES = {

@@ -176,8 +176,8 @@ def _read(
     if len({x.ndim for x in values}) > 1 or not 2 <= values[0].ndim <= 4:
         shapes = ", ".join(str(x.shape) for x in values)
         raise ValueError(f"identify_attention: q, k, v and o must have the same 2 to 4 axes, got {shapes}")
-    given = options.get("descale", (1, 1, 1))
-    count = len(given) if np.iterable(given) else 1
+    given: Any = options.get("descale", (1, 1, 1))
+    count = sum(1 for _ in given) if np.iterable(given) else 1
     if count != 3:
         raise ValueError(
             "identify_attention: descale must be three scales, since kernels with scales of blocks are not identified, "
