@@ -18,13 +18,12 @@ from typing import Any
 import make_figures
 import registrations
 from make_figures import VERDICT, is_quick, undetected_controls
-from pages import table
+from pages import RESULTS, results, table
 
 from lowprec.study import Ablation, Cell, load
 from lowprec.study.analysis.findings import is_as_expected, void_title
 from lowprec.study.branches.sizes import EFFECTS
 
-RESULTS = Path(__file__).parents[1] / "ablations" / "results"
 #: Figures that are not committed, because they are large and the command can plot them.
 LEFT_OUT = ("_layers", "_cost")
 #: Questions, with the studies that answer them.
@@ -229,17 +228,17 @@ def _names() -> set[str]:
 
 def page() -> str:
     """Return docs/ablations.md."""
-    results = {file.stem: _read(file) for file in sorted(RESULTS.glob("*.json"))}
+    known = results()
     blocks = [
         INTRODUCTION.format(
-            neither=registrations.neither(results),
-            care=textwrap.fill(CARE.format(models=_models(results.values())), 120),
+            neither=registrations.neither(known),
+            care=textwrap.fill(CARE.format(models=_models(known.values())), 120),
         ),
-        _overview(results),
+        _overview(known),
     ]
     for question, studies in QUESTIONS.items():
         blocks.append(f"## {question}\n")
-        blocks += [section(results[name]) if name in results else _not_run(name) for name in studies]
+        blocks += [section(known[name]) if name in known else _not_run(name) for name in studies]
     return "\n".join(blocks)
 
 
@@ -310,7 +309,7 @@ def _departure(item: dict[str, Any]) -> str:
 def answer(item: dict[str, Any]) -> str:
     """Return a study's answer with its intervals, in a sentence: effects of its arms, or its first numbers."""
     effect = getattr(load(item["name"]), "primary_effect", "training")
-    arms = [arm for arm in item["arms"] if arm["role"] in ("treatment", "control") and "effects" in arm]
+    arms = [arm for arm in item["arms"] if arm["role"] in ("treatment", "control")]
     arms.sort(key=lambda arm: arm["role"] == "control")
     if arms:
         effects = [
@@ -332,8 +331,6 @@ def section(item: dict[str, Any]) -> str:
         lines += [f"Published or expected: {item['published'].rstrip('.')} ({item['source']}).", ""]
     if reasons := undetected_controls(item):
         lines += [f"**{void_title(reasons)}** The sentences below are measurements without a verdict.", ""]
-    if any("effects" not in arm for arm in item["arms"]):
-        lines += ["*Measured before forward and training effects were separated: the losses below are totals.*", ""]
     quick = is_quick(item)
     if quick:
         lines += ["*A quick size: numbers and intervals, and no verdicts. [Its full size](open.md) has not run.*", ""]

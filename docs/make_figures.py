@@ -6,8 +6,6 @@ figures and their titles follow without a new run. A study at its quick size has
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import re
 import tempfile
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pages import RESULTS, read_rows, result
 
 from lowprec.study import load
 from lowprec.study.analysis.findings import not_detected
@@ -29,7 +28,6 @@ from lowprec.study.branches.pairs import ArmRun, EffectSamples
 from lowprec.study.branches.results import StudySummary
 from lowprec.study.report.sheet import Figure
 
-RESULTS = Path(__file__).parents[1] / "ablations" / "results"
 QUICK = "A quick size, no verdicts"
 #: Verdict in the sentence of an arm, between its interval and its other effects.
 VERDICT = re.compile(r"(?<=pairs\)): [^;]*;")
@@ -68,18 +66,14 @@ def is_quick(item: dict[str, Any]) -> bool:
 
 def undetected_controls(item: dict[str, Any]) -> list[str]:
     """Return the reasons that void a published study's verdicts: controls that were not detected."""
-    return [
-        not_detected(arm["arm"])
-        for arm in item["arms"]
-        if arm["role"] == "control" and not arm.get("detected", arm["verdict"] == "worse")
-    ]
+    return [not_detected(arm["arm"]) for arm in item["arms"] if arm["role"] == "control" and not arm["detected"]]
 
 
 def figures(name: str) -> Iterator[Figure]:
     """Yield the figures of a published study of branches; none for other studies."""
     if not (RESULTS / f"{name}_pairs.csv").exists():
         return
-    item = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    item = result(name)
     study = published(item)
     effects = forest(study)
     yield curves(study, _curve_rows(name), f"{QUICK}. {effects.title}" if is_quick(item) and not study.void else "")
@@ -169,7 +163,7 @@ def _paired(samples: EffectSamples, told: list[Any], margin: float) -> Paired:
 def _pairs(name: str) -> dict[str, tuple[tuple[ArmRun, ...], dict[str, EffectSamples]]]:
     """Return the runs of every arm, without losses, and the relative differences of every effect."""
     found: dict[str, dict[str, list[tuple[int, int, float]]]] = defaultdict(lambda: defaultdict(list))
-    for row in _rows(f"{name}_pairs.csv"):
+    for row in read_rows(f"{name}_pairs.csv"):
         found[row["arm"]][row["effect"]].append((int(row["checkpoint"]), int(row["seed"]), float(row["r"])))
     nothing = np.empty((0, 0))
     return {
@@ -191,10 +185,5 @@ def _curve_rows(name: str) -> list[dict[str, Any]]:
     numbers, counts = ("bytes", "mean", "low", "high"), ("pairs", "diverged")
     return [
         row | {key: float(row[key]) for key in numbers} | {key: int(row[key]) for key in counts}
-        for row in _rows(f"{name}.csv")
+        for row in read_rows(f"{name}.csv")
     ]
-
-
-def _rows(file: str) -> list[dict[str, str]]:
-    with open(RESULTS / file, encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from make_figures import is_quick
-from pages import table
+from pages import results, table
 
 from lowprec.study import Ablation, load, names
 from lowprec.study.analysis.findings import AS_PUBLISHED, NEITHER
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "ablations" / "results"
 REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
 STATUSES = (CONTRADICTED, "not resolved at this size", "not studied", REPRODUCED)
 HEAD = """# Open questions
@@ -32,11 +31,6 @@ this project started from: {words}.
 - Whether what four bits cost falls with a model's size or with its learning rate.
 - Anything about outliers that grow over billions of tokens, or about models a thousand times larger.
 """
-
-
-def results() -> dict[str, dict[str, Any]]:
-    """Return the published studies by name."""
-    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
 
 
 def claims() -> list[dict[str, str]]:

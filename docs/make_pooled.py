@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 import textwrap
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import registrations
 from make_figures import is_quick
-from pages import table
+from pages import RESULTS, read_rows, result, results, table
 from scipy import stats
 
 from lowprec.study import load, names
@@ -24,7 +23,6 @@ from lowprec.study.analysis.variance import RandomEffects, random_effects
 from lowprec.study.design.arms import Arm, same_precision
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "ablations" / "results"
 #: Recipes, each with an arm of a study that uses it; arms of other studies in the same precision are included.
 RECIPES = {
     "FP8, DeepSeek-V3's recipe (`dsv3`)": ("fp8_vs_bf16", "dsv3"),
@@ -77,14 +75,13 @@ def parts(arm: Arm, effect: str) -> list[Part]:
 def _rows(arm: Arm, effect: str) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
     """Yield the published rows of a precision: pairs, and cells of scaling studies."""
     for name in names():
-        file = RESULTS / f"{name}.json"
-        if not file.exists() or (study := load(name)).tier != "T3":
+        if not (RESULTS / f"{name}.json").exists() or (study := load(name)).tier != "T3":
             continue
         same = [item.name for item in study.arms_of("treatment", "control") if _is_same(item, arm)]
-        command = json.loads(file.read_text(encoding="utf-8"))["command"]
+        command = result(name)["command"]
         size = study.quick if "--quick" in command else study.full
         scaling = hasattr(size, "cells")
-        for row in _read(RESULTS / (f"{name}.csv" if scaling else f"{name}_pairs.csv")):
+        for row in read_rows(f"{name}.csv" if scaling else f"{name}_pairs.csv"):
             if row["arm"] not in same or row["effect"] != effect:
                 continue
             if not scaling:
@@ -97,11 +94,6 @@ def _rows(arm: Arm, effect: str) -> Iterator[tuple[str, tuple[str, str], dict[st
 
 def _is_same(item: Arm, arm: Arm) -> bool:
     return not item.config and not item.calibration and same_precision(item, arm)
-
-
-def _read(file: Path) -> list[dict[str, str]]:
-    with open(file, encoding="utf-8", newline="") as text:
-        return list(csv.DictReader(text))
 
 
 def groups(found: list[Part]) -> dict[tuple[str, str], tuple[float, float]]:
@@ -204,9 +196,8 @@ def _note() -> str:
     study, name = RECIPES["FP8, DeepSeek-V3's recipe (`dsv3`)"]
     arm = next(item for item in load(study).arms if item.name == name)
     studies = _studies(parts(arm, "training"))
-    results = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in studies}
-    quick = sum(map(is_quick, results.values()))
-    blind, cells = re.findall(r"(\d+) cells of (\d+) alone would be void", " ".join(results["scaling"]["told"]))[0]
+    quick = sum(is_quick(result(name)) for name in studies)
+    blind, cells = re.findall(r"(\d+) cells of (\d+) alone would be void", " ".join(result("scaling")["told"]))[0]
     return NOTE.format(
         total=_by_group(parts(arm, "total")), quick=quick, studies=len(studies), blind=blind, cells=cells
     )
@@ -214,11 +205,10 @@ def _note() -> str:
 
 def neither() -> str:
     """Return every outcome outside of both ranges, with its explanation."""
-    results = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
     sentences = registrations.explained()
     lines = [
         f'- [{name}](ablations.md#{name}), "{words}": {sentences[name][words]}'
-        for name, item in results.items() for words in registrations.unexpected(item)
+        for name, item in results().items() for words in registrations.unexpected(item)
     ]  # fmt: skip
     return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
 

@@ -59,7 +59,7 @@ def between(x: Fraction, f: Format) -> str:
 def calculation(entry: Format | None, element: Format | None, scale_format: str, example: dict[str, Any]) -> str:
     """Return the calculation for an example of a cast to `entry`, or of a block of `element` and its scale."""
     if entry is not None:
-        x = number(example["x"][0]) if isinstance(example["x"][0], str) else np.float32("nan")
+        x = number(example["x"][0])
         if not np.isfinite(x) or entry.bits > 8:
             return ""
         return f"{short(x)}: {between(Fraction(float(x)), entry)}"

@@ -67,11 +67,6 @@ class Criterion:
         return bool(found)
 
 
-def _allclose(got: Values, want: Values, rtol: float, atol: float) -> bool:
-    with np.errstate(invalid="ignore"):
-        return np.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
-
-
 def _cosine(got: Values, want: Values) -> float:
     size = np.linalg.norm(got) * np.linalg.norm(want)
     return float((got * want).sum() / size) if size else 0.0
@@ -109,7 +104,11 @@ criteria: Registry[Criterion] = Registry("criterion", Criterion)
 
 
 def _within(rtol: float, atol: float) -> Callable[[Any, Any], Any]:
-    return lambda got, want: _allclose(got, want, rtol, atol)
+    def accepts(got: Any, want: Any) -> Any:
+        with np.errstate(invalid="ignore"):
+            return np.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
+
+    return accepts
 
 
 def _triton(got: Values, want: Values) -> bool:
@@ -173,7 +172,7 @@ def criterion(given: str | Criterion | Callable[[Any, Any], Any]) -> Criterion:
     text = given.replace(" ", "")
     if found := re.fullmatch(r"allclose\((?:rtol=)?([^,]+),(?:atol=)?([^,]+)\)", text):
         rtol, atol = (_number(given, found[i], zero=True) for i in (1, 2))
-        return Criterion(given, lambda got, want: _allclose(got, want, rtol, atol))
+        return Criterion(given, _within(rtol, atol))
     if not (found := re.fullmatch(r"(\w+)([<>])(.+)", text)):
         raise ValueError(
             f"criterion: must be a name of the catalogue, NAME<LIMIT, NAME>LIMIT or allclose(RTOL, ATOL), got {given!r}"

@@ -283,12 +283,6 @@ def _overflowing(p: Product) -> Result | None:
     return p.result(a=replace(p.a, codes=np.where(beyond, codes, p.a.codes), quantizer=None)) if beyond.any() else None
 
 
-def _nan_as_zero(x: Any) -> Any:
-    x = _copy(x)
-    x[x != x] = 0
-    return x
-
-
 def _no_nan(p: Product) -> Result | None:
     lost, scale = np.isnan(decode(p.a.codes, p.a.format)), np.nan_to_num(p.a.scale, nan=1.0)
     if not lost.any() and np.array_equal(scale, p.a.scale):
@@ -331,7 +325,7 @@ _add("global scale inverted", "divides by the scale of A's tensor", product=_ten
 _add("global scale of another row", "uses the next row's scale of A, where every row has one",
      product=_tensor_scale(_next_row))  # fmt: skip
 _add("saturation missing", "lets A's largest values overflow to Inf or NaN", product=_overflowing)
-_add("NaN read as zero", "reads NaN in A as 0", product=_no_nan, operand=_nan_as_zero)
+_add("NaN read as zero", "reads NaN in A as 0", product=_no_nan, operand=_swallowed)
 _add("A not quantized", "multiplies A's own values", product=_raw)
 _add("A quantized twice", "quantizes A again, with one scale for the tensor", product=_requantized)
 _add("FN read as FNUZ", "decodes A with the other bias", product=_as_fnuz)

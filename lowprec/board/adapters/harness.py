@@ -105,16 +105,14 @@ def decodes(decode: Callable[..., Answer], names: Mapping[str, str]) -> list[Ope
     return [Operation(f"decode {ours}", decode, f"codes/{ours}", ours, {"name": name}) for ours, name in names.items()]
 
 
-def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
-    """Run all operations of an adapter, or the one named `only`; write answers, versions and errors to an .npz file."""
+def main(adapter: str, inputs: str, out: str) -> None:
+    """Run all operations of an adapter; write answers, versions and errors to an .npz file."""
     module = importlib.import_module(f".{adapter}", __package__)
     answers: dict[str, Any] = {}
-    notes: dict[str, Any] = {"errors": {}, "seconds": {}}
-    chosen = [operation for operation in module.OPERATIONS if only in ("", operation.name)]
-    for number, operation in enumerate(chosen, 1):
-        sys.stdout.write(f"{number}/{len(chosen)} {operation.name}\n")
+    notes: dict[str, Any] = {"errors": {}}
+    for number, operation in enumerate(module.OPERATIONS, 1):
+        sys.stdout.write(f"{number}/{len(module.OPERATIONS)} {operation.name}\n")
         sys.stdout.flush()
-        start = time.perf_counter()
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -123,7 +121,6 @@ def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
             answers |= {f"{operation.name}|{part}": np.ascontiguousarray(array) for part, array in answer.items()}
         except Exception as error:  # the board shows it in place of an answer
             notes["errors"][operation.name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        notes["seconds"][operation.name] = round(time.perf_counter() - start, 2)
     host = {"python": platform.python_version(), "cpu": cpu(), "date": time.strftime("%Y-%m-%d")}
     notes |= {"versions": versions(adapter), "host": host}
     part = Path(f"{out}.part.npz")

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from ..._arrays import repeat_tiles
 from ..._values import BitwiseEq
 from ...cast.casts import decode, encode, round_to
-from ...format.catalogue import Format, formats
+from ...format.catalogue import Format
 from ...format.policy import policies
 from ...scaling.constants import rule_of, tensor_scale
-from ...scaling.granularity import Granularity
 from ...scaling.hadamard import transform
 from ...scaling.quantize import quantize
 from ...scaling.quantizer import Quantizer
@@ -173,17 +172,17 @@ class Expected(Observed):
         if top is None:
             amax = self.floored if self.whole else self.amax
             top = np.float32(np.max(amax, initial=0, where=np.isfinite(amax)))
-        return scales_of(q, self.floored, float(top)), tensor_scale(q, formats.get(q.format), top).scale
+        return scales_of(q, self.floored, float(top)), tensor_scale(q, q.format, top).scale
 
-    @functools.cached_property
+    @property
     def format(self) -> Format:
         """Format of the codes."""
-        return formats.get(self.q.format)
+        return self.q.format
 
     @property
     def block(self) -> tuple[int, int]:
         """Rows and columns that share a scale."""
-        return Granularity.parse(self.q.granularity).block((self.x.shape[0], self.x.shape[1]))
+        return self.q.granularity.block((self.x.shape[0], self.x.shape[1]))
 
     @functools.cached_property
     def rotated(self) -> F32:

@@ -65,29 +65,6 @@ def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
     return codes
 
 
-def deciding_ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
-    """Return operand families with ties or truncations that a product far below the largest one decides.
-
-    `distances` are the most frequent distances in binades.
-    """
-    return functools.partial(_tied, distances), _leveled
-
-
-def two_terms() -> tuple[Maker, Maker]:
-    """Return operand families of two neighbouring products: a large one, and a small one that is nearly a tie."""
-    return functools.partial(_large_and_small, 0), functools.partial(_large_and_small, 1)
-
-
-def many_equal_terms(distances: tuple[int, ...], groups: tuple[int, ...], turn: int) -> tuple[Maker, Maker]:
-    """Return operand families of many equal large products, a product at a tie of their sum, and small products.
-
-    In every other turn, one or two places of the first or last group, of one of the lengths in `groups`, are not large.
-    Both operands of a turn have their large numbers in the same places. If large products cancel, the sum is small, but
-    their exponent is still that of the alignment.
-    """
-    return functools.partial(_heaped, distances, groups, turn), functools.partial(_under, groups, turn)
-
-
 @dataclass(frozen=True)
 class _Heap:
     """Positions along K in one turn: those of large numbers, then others with an alternating level in B."""
@@ -268,10 +245,22 @@ def operands(
     families: dict[str, tuple[Maker, Maker]] = dict(FAMILIES)
     turns = range(seed * _HEAPS, (seed + 1) * _HEAPS)
     families |= {
-        f"a heap, and a bit far below, {turn}": many_equal_terms(distances, groups[:8], turn) for turn in turns
+        f"a heap, and a bit far below, {turn}": (
+            functools.partial(_heaped, distances, groups[:8], turn),
+            functools.partial(_under, groups[:8], turn),
+        )
+        for turn in turns
     }
-    families |= {f"a tie, and a bit far below, {turn}": deciding_ties(distances) for turn in range(_TIES)}
-    families |= {f"a pair, the smaller a tie, {turn}": two_terms() for turn in range(_PAIRS)}
+    families |= {
+        f"a tie, and a bit far below, {turn}": (functools.partial(_tied, distances), _leveled) for turn in range(_TIES)
+    }
+    families |= {
+        f"a pair, the smaller a tie, {turn}": (
+            functools.partial(_large_and_small, 0),
+            functools.partial(_large_and_small, 1),
+        )
+        for turn in range(_PAIRS)
+    }
     if dump.c is not None:
         yield from _nothing_but_c(dump, seed)
         yield from _one_product_and_c(dump, seed)
