@@ -13,7 +13,7 @@ from typing import Any
 from ..oracle.values import Exact
 from .catalogue import split
 from .family import Rule
-from .vectors import Field, Vector, VectorSet, Words, hex_words, spread
+from .vectors import Field, Vector, VectorSet, Words, hex_words, split_words, spread
 
 _MOST = 3
 _TRIED = 20_000
@@ -206,8 +206,7 @@ def _spread(items: Sequence[int]) -> list[int]:
 def shown(fields: Sequence[Field], words: Words, most: int = 4) -> str:
     """Format words as bits and values, at most `most` of each field."""
     parts = []
-    for field in fields:
-        own, words = words[: field.count], words[field.count :]
+    for field, own in zip(fields, split_words(words, fields), strict=True):
         parts += [_shown(field, word) for word in own[:most]]
         if len(own) > most:
             parts.append(f"... {len(own)} in all")

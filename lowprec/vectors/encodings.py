@@ -14,7 +14,7 @@ import numpy as np
 from .._files.npy import npz_bytes
 from ..registry import Registry
 from . import encoding_c, encoding_mlir
-from .vectors import Field, VectorSet, Words
+from .vectors import Field, VectorSet, Words, split_words
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,10 @@ class Encoding:
 
 
 def _named(fields: tuple[Field, ...], words: Words) -> dict[str, str]:
-    named: dict[str, str] = {}
-    for field in fields:
-        part, words = words[: field.count], words[field.count :]
-        named[field.name] = f"0x{field.hex(part[0])}" if field.count == 1 else " ".join(map(field.hex, part))
-    return named
+    return {
+        field.name: f"0x{field.hex(part[0])}" if field.count == 1 else " ".join(map(field.hex, part))
+        for field, part in zip(fields, split_words(words, fields), strict=True)
+    }
 
 
 def _json(s: VectorSet) -> bytes:
@@ -81,9 +80,7 @@ def _hex(s: VectorSet) -> bytes:
         top = low
     for vector in s.vectors:
         number = 0
-        words = list(vector.inputs + vector.results)
-        for field in fields:
-            part, words = words[: field.count], words[field.count :]
+        for field, part in zip(fields, split_words(vector.inputs + vector.results, fields), strict=True):
             for word in reversed(part):
                 number = number << field.bits | word
         lines.append(f"{number:0{-(-width // 4)}x} // {vector.label}\n")

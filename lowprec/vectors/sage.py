@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..oracle.attention.sage import SageAttention
 from ..oracle.float32 import rounded
 from ..oracle.values import E4M3FN, FLOAT32, INT8, decode
 from .family import Rule, SetSpec, Stream
-from .vectors import Answer, Field, Words
+from .vectors import Answer, Field, Words, split_words
 
 _D, _KEYS, _COLUMNS, _TILES = 8, 200, 2, 4
 _SOFTMAX_SCALE = rounded(Fraction(3, 10))
@@ -79,15 +79,6 @@ def _answer(kernel: SageAttention) -> Answer:
         return (*out, lse)
 
     return answer
-
-
-def split_words(words: Words, fields: Sequence[Field]) -> list[Words]:
-    """Return the words of each field."""
-    found, start = [], 0
-    for field in fields:
-        found.append(words[start : start + field.count])
-        start += field.count
-    return found
 
 
 def _integers(codes: Words) -> list[int]:

@@ -12,8 +12,7 @@ from ..oracle.attention.sage3 import SageAttention3
 from ..oracle.float32 import rounded
 from ..oracle.values import E2M1FN, E4M3FN, FLOAT32, decode
 from .family import Rule, SetSpec, Stream
-from .sage import split_words
-from .vectors import Answer, Field, Words
+from .vectors import Answer, Field, Words, split_words
 
 _D, _KEYS, _COLUMNS, _BLOCKS = 16, 150, 2, 10
 _SOFTMAX_SCALE = rounded(Fraction(3, 10))

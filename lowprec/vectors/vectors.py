@@ -138,13 +138,11 @@ class VectorSet:
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return the words of a field, [vectors] or [vectors, count]."""
         for fields, side in ((self.inputs, 0), (self.results, 1)):
-            start = 0
-            for field in fields:
+            for at, field in enumerate(fields):
                 if field.name == name:
-                    rows = [vector[side][start : start + field.count] for vector in self.vectors]
+                    rows = [split_words(vector.results if side else vector.inputs, fields)[at] for vector in self.vectors]
                     words = np.array(rows, field.dtype).reshape(len(rows), field.count)
                     return words[:, 0] if field.count == 1 else words
-                start += field.count
         raise KeyError(f"unknown field {name!r} of {self.name}: expected one of {', '.join(self.field_names)}")
 
     @property
@@ -202,6 +200,15 @@ class VectorSet:
             return ours == theirs
         pairs = zip(spread(self.results), ours, theirs, strict=True)
         return all(a == b or (field.is_nan(a) and field.is_nan(b)) for field, a, b in pairs)
+
+
+def split_words(words: Words, fields: Sequence[Field]) -> list[Words]:
+    """Return the words of each field."""
+    found, start = [], 0
+    for field in fields:
+        found.append(words[start : start + field.count])
+        start += field.count
+    return found
 
 
 def spread(fields: Sequence[Field]) -> list[Field]:
