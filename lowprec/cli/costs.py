@@ -108,25 +108,22 @@ def costs(
     from .. import costs as library
     from ..costs import models
 
-    def emit_rows(columns: Sequence[str], rows: list[Sequence[Cell]], title: str) -> None:
-        emit(columns, rows, title)
-
     if table == "models":
-        emit_rows(*_models(list(names) or list(models), _codec(kv_codec), sequence))
+        emit(*_models(list(names) or list(models), _codec(kv_codec), sequence))
     elif table == "all-to-all":
         for name in _one(names):
             there = _codec(dispatch_codec)
-            emit_rows(*_all_to_all(name, machine, there, combine_codec, tokens or 32, dim, effective_bandwidth))
+            emit(*_all_to_all(name, machine, there, combine_codec, tokens or 32, dim, effective_bandwidth))
     elif table == "nodes":
         for name in _one(names):
-            emit_rows(*_nodes(name, machine, _codec(dispatch_codec), tokens or 4096))
+            emit(*_nodes(name, machine, _codec(dispatch_codec), tokens or 4096))
     else:
         columns = ("source", "quantity", "printed", "ours", "agrees", "note")
         rows: list[Sequence[Cell]] = [
             (item.source, item.quantity, item.published, item.compute(), "yes" if item.agrees else "NO", item.note)
             for item in library.published
         ]
-        emit_rows(columns, rows, "Published costs")
+        emit(columns, rows, "Published costs")
 
 
 def _count(number: float) -> int | float:

@@ -30,7 +30,7 @@ def golden(
 
     Example: lowprec golden hopper_fp8 --language sv-dpi --out rtl
     """
-    from .._files import write_bytes
+    from .._files import make_folder, write_text
     from ..format.catalogue import formats
     from ..golden.export import c_cast, c_header, c_quantizer, sv_dpi
     from ..scaling.quantizer import quantizers
@@ -55,6 +55,6 @@ def golden(
         if out is None:
             click.echo(text, nl=False)
             continue
-        Path(out).mkdir(parents=True, exist_ok=True)
-        write_bytes(Path(out) / file, text.encode())
-        click.echo(str(Path(out) / file))
+        path = make_folder(Path(out)) / file
+        write_text(path, text)
+        click.echo(str(path))

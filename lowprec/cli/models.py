@@ -19,9 +19,7 @@ def _loaded(folder: str, data: str, window: int, most: int | None, dtype: str = 
         import torch
 
         from ..torch import folder as files
-    except ImportError as error:
-        raise CommandError(str(error)) from None
-    try:
+
         model = files.load_model(folder, getattr(torch, dtype))
         tokens = files.load_tokens(data, folder, model.config.vocab_size)
     except ImportError as error:

@@ -61,7 +61,7 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
 
     Example: lowprec vectors write cast/e4m3fn --encoding json --out vectors
     """
-    from .._files import write_bytes
+    from .._files import make_folder, write_bytes
     from ..vectors.catalogue import listed, vectors
     from ..vectors.encodings import encodings
 
@@ -73,7 +73,7 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
             raise CommandError(f"unknown set {name}; lowprec vectors list shows the families")
         chosen += some
     if out is not None:
-        Path(out).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(out))
     elif len(chosen) > 1:
         raise CommandError(f"missing option --out DIR for more than one set, got {len(chosen)} sets")
     for name in chosen:

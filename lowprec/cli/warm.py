@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import click
 
@@ -33,19 +33,10 @@ def warm() -> None:
             shown.compiling(count)
 
         with _jit.compiling(report):
-            for name, work in _works():
+            for name, work in _WORK.items():
                 shown.stage(name)
                 work()
     click.echo(f"{max(seen, default=0)} functions compiled; kernels are in {_jit.cache_folder}")
-
-
-def _works() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield functions that run every kernel once."""
-    yield "casts", _cast
-    yield "block scales", _quantize
-    yield "products", _multiply
-    yield "codecs", _encode
-    yield "training", _train
 
 
 def _cast() -> None:
@@ -147,3 +138,9 @@ def _train() -> None:
 
     for name in lp.recipes.names():
         lp.train(config="nano", recipe=name, steps=1, evaluate=False)
+
+
+#: Functions that run every kernel once.
+_WORK: dict[str, Callable[[], None]] = {
+    "casts": _cast, "block scales": _quantize, "products": _multiply, "codecs": _encode, "training": _train
+}  # fmt: skip

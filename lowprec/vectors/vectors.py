@@ -140,9 +140,10 @@ class VectorSet:
         for fields, side in ((self.inputs, 0), (self.results, 1)):
             for at, field in enumerate(fields):
                 if field.name == name:
-                    rows = [split_words(vector.results if side else vector.inputs, fields)[at] for vector in self.vectors]
-                    words = np.array(rows, field.dtype).reshape(len(rows), field.count)
-                    return words[:, 0] if field.count == 1 else words
+                    sides = [vector.results if side else vector.inputs for vector in self.vectors]
+                    rows = [split_words(words, fields)[at] for words in sides]
+                    found = np.array(rows, field.dtype).reshape(len(rows), field.count)
+                    return found[:, 0] if field.count == 1 else found
         raise KeyError(f"unknown field {name!r} of {self.name}: expected one of {', '.join(self.field_names)}")
 
     @property

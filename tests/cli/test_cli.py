@@ -222,7 +222,7 @@ def test_every_part_of_warm_finds_what_it_runs(work):
 
 
 def test_warm_says_where_kernels_are(monkeypatch):
-    monkeypatch.setattr(cli_warm, "_works", lambda: [("nothing", lambda: None)])
+    monkeypatch.setattr(cli_warm, "_WORK", {"nothing": lambda: None})
     assert run("warm").stdout.startswith("0 functions compiled; kernels are in ")
     monkeypatch.setattr(_jit, "cache_folder", None)
     assert "no folder for kernels can be written" in run("warm", code=1).stdout
