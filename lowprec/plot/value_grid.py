@@ -44,10 +44,10 @@ def format_values(*fmts: str | Format, axes: Any = None) -> Any:
     """
     found = [formats.get(fmt) for fmt in fmts]
     if not found:
-        raise ValueError("grid: fmts must be one format at least, got none")
+        raise ValueError("format_values: fmts must be one format at least, got none")
     for fmt in found:
         if fmt.bits > _MOST_BITS:
-            raise ValueError(f"grid: fmts must have at most {_MOST_BITS} bits, got {fmt} with {fmt.bits}")
+            raise ValueError(f"format_values: fmts must have at most {_MOST_BITS} bits, got {fmt} with {fmt.bits}")
     axes = axes_or_new(axes, 1.0 + 0.62 * len(found))
     for place, fmt in enumerate(found):
         values = fmt.values().astype(np.float64)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tools import command
 
 import lowprec as lp
 from lowprec._files import locked, make_folder
@@ -238,6 +239,18 @@ class harness:
         values = np.load(given + "/codes_e2m1fn.npy").astype("f4")
         np.savez(out, notes=json.dumps(notes), **{"decode|values": values})
 """
+
+
+def test_the_command_counts_what_differs(
+    toy: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "_installed", lambda *_: sys.executable)
+    monkeypatch.setattr(environments, "_START", HARNESS)
+    options = [x for name in ("record", "page", "cache") for x in (f"--{name}", tmp_path / name)]
+    (row,) = json.loads(command("board", "toy", *options, "--json"))
+    assert (row["package"], row["operation"], row["lowprec"]) == ("toy", "decode", "e2m1fn")
+    assert (row["compared"], row["could_not_run"]) == (16, "")
+    assert row["differ"] == 15  # the toy returns codes as values, and only 0 is right
 
 
 def test_the_rest_goes_on_after_a_package_that_cannot_be_installed(

@@ -170,3 +170,9 @@ def test_p3109_fits_up_to_8_bits() -> None:
     """Every member exists: float32 holds the exponents of all."""
     widths = [(K, P, signed) for K in range(3, 9) for signed in (True, False) for P in range(1, K + (not signed))]
     assert len({p3109(*width, domain) for width in widths for domain in ("extended", "finite")}) == 120
+
+
+def test_dynamic_range_is_in_binades():
+    assert lp.formats["e4m3fn"].dynamic_range == math.log2(448 * 512)
+    assert lp.formats["e2m1fn"].dynamic_range == math.log2(12)
+    assert lp.formats["e8m0fnu"].dynamic_range == 254
