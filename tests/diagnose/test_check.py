@@ -386,15 +386,16 @@ def test_the_command_names_causes(tmp_path: Path) -> None:
     x, source, file = brain((32, 256)), tmp_path / "x.npy", tmp_path / "q.npz"
     np.save(source, x)
     q = lp.quantize(x, "nvfp4_te", rounding="nearest_away")
+    bare = tmp_path / "bare.npz"
+    np.savez(bare, codes=q.codes, scale=q.scale)
+    q.save(file)
     for more in ([], ["--quantizer", "nvfp4_te"], ["--causes"]):
-        np.savez(file, codes=q.codes, scale=q.scale)
-        shown = command("check", file, "--values", source, *more, code=1)
-        assert "scale of the tensor missing" in shown
-        q.save(file)
         shown = command("check", file, "--values", source, *more, code=1)
         assert "tie rounded otherwise: away from zero" in shown
         assert "--causes" in more or "round to nearest, ties to even" in shown
-        command("check", file, "--values", source, *more, "--exit-zero")
+    for more in ([], ["--causes"]):
+        assert "scale of the tensor missing" in command("check", bare, "--values", source, *more, code=1)
+    command("check", file, "--values", source, "--quantizer", "nvfp4_te", "--exit-zero")
     np.savez(file, codes=q.codes, scale=1 / q.scale)
     shown = command("check", file, "--values", source, "--quantizer", "nvfp4_te", "--causes", "--json", code=1)
     assert {row["part"] for row in json.loads(shown)} == {"tensor scale", "scale", "code"}

@@ -49,6 +49,13 @@ def test_wrong(lowprec_product):
 """
 
 
+@pytest.fixture(autouse=True)
+def cached_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the folder of kernels, although pytester moves the home folder."""
+    if cache_folder is not None:
+        monkeypatch.setenv("LOWPREC_CACHE_DIR", str(cache_folder.parent))
+
+
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(SUITE)
@@ -68,9 +75,7 @@ def test_fixture_and_message(suite: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_fixtures_of_tolerances_judge_products(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    if cache_folder is not None:  # pytester moves the home folder
-        monkeypatch.setenv("LOWPREC_CACHE_DIR", str(cache_folder.parent))
+def test_fixtures_of_tolerances_judge_products(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(PRODUCTS)
     done = pytester.runpytest_subprocess("-p", "no:lowprec", "-p", "lowprec.vectors.plugin", "-q")
     done.assert_outcomes(passed=1, failed=1)
