@@ -27,6 +27,21 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
         pluginmanager.register(plugin)
 
 
+#: Examples in docstrings that compute by the stack `torch_cpu`.
+_OF_AVX512 = ("lowprec.torch.emulation.emulate.emulate", "lowprec.torch.emulation.parity.parity")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the examples whose stack needs a CPU with AVX-512 where it is missing."""
+    some = [item for item in items if item.name in _OF_AVX512]
+    if some:
+        import torch
+
+        if torch.backends.cpu.get_cpu_capability() != "AVX512":
+            for item in some:
+                item.add_marker(pytest.mark.skip(reason="needs a CPU with AVX-512"))
+
+
 @pytest.fixture
 def keep_threads() -> Iterator[None]:
     """Put the thread count back afterwards."""

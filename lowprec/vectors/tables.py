@@ -282,6 +282,7 @@ class TableDecodeFamily(Family):
         ordered = sorted(t.numbers)
         if [t.codes[v] for v in ordered] != list(range(len(ordered))):
             yield Rule("values in their order", lambda words: (_as_float32(ordered[words[0] % len(ordered)]),), True)
+        yield Rule("values half as large", lambda words: (_as_float32(t.values[words[0]] / 2),), True)
         for name in with_fields():
             other = formats[name]
             if other.bits == f.bits:

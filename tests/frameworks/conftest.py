@@ -18,6 +18,15 @@ def one_thread():
 
 
 @pytest.fixture
+def avx512():
+    """Skip a test if PyTorch does not use AVX-512, as the stack `torch_cpu` does."""
+    import torch
+
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("needs a CPU with AVX-512")
+
+
+@pytest.fixture
 def shows_what_it_prints(capsys):
     """Return a check that the code of docs/parity.md with a phrase prints what the page shows after it."""
 

@@ -22,12 +22,6 @@ from lowprec.torch.emulation.comparison import check_bound  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread", "avx512")]
 
 
-@pytest.fixture
-def avx512():
-    if torch.backends.cpu.get_cpu_capability() != "AVX512":
-        pytest.skip("needs a CPU with AVX-512")
-
-
 def normal(*shape, dtype="float32", seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DTYPES[dtype])
 

@@ -18,7 +18,7 @@ from lowprec.parity.stack import Stack  # noqa: E402
 from lowprec.parity.sums import Product, Sum  # noqa: E402
 from lowprec.torch.switching import divergence  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread", "avx512")]
 CPU = lp.stacks["torch_cpu"]
 SEQUENTIAL = (lp.orders["sequential"],)
 PLANTED = {
