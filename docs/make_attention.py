@@ -265,7 +265,7 @@ This kernel was not compared with a GPU.
 [Test vectors](test_vectors.md) check another emulator against the oracle, and name the wrong rule that explains its
 answers: `lowprec vectors write attention/fa3_fp8`, then `lowprec vectors compare`.
 
-lowprec makes two assumptions for all kernels; the sections on SageAttention list its own:
+Two assumptions concern all kernels; the sections on SageAttention list further ones:
 
 - **`ex2.approx`, `tanh.approx`, reciprocal and logarithm**: entries for Hopper have [the bits of its
   functions](exactness.md#hopper-on-an-h200). Those for other GPUs compute the correctly rounded result. The hardware

@@ -32,7 +32,7 @@ _OF_AVX512 = ("lowprec.torch.emulation.emulate.emulate", "lowprec.torch.emulatio
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the examples whose stack needs a CPU with AVX-512 where it is missing."""
+    """Skip the examples of an AVX-512 stack on CPUs without AVX-512."""
     some = [item for item in items if item.name in _OF_AVX512]
     if some:
         import torch
